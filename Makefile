@@ -1,0 +1,43 @@
+# make demo   install, pretrain on the packaged text for two minutes, show the result
+# make test   install with the test extras and run the tests
+# make check  what CI runs: format, lint, types, tests
+
+PYTHON ?= python3
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types check clean
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) --editable ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.base
+	$(BIN)/unmask pretrain --minutes 2 --out runs/demo --overwrite
+	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf $(VENV) runs build dist

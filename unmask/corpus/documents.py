@@ -1,0 +1,113 @@
+"""Lines to documents: one a line, one a block between empty lines, or one a file.
+
+A document longer than `piece_chars` arrives in pieces, cut behind white space, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.corpus.settings import DocumentUnit
+from unmask.corpus.text import LinePart, read_lines
+
+PIECE_CHARS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A document, or a piece of a long one.
+
+    The pieces of a document, joined, are its text: nothing is cut away between them.
+
+    Attributes:
+        document: Number of the document in the corpus, counted from 0.
+        offset: Byte of the document's UTF-8 text at which the piece begins.
+        text: The characters; never only white space, unless it continues a document.
+    """
+
+    document: int
+    offset: int
+    text: str
+
+
+class _Cutter:
+    """Gathers the text of one document after another and hands out pieces of bounded size."""
+
+    def __init__(self, piece_chars: int) -> None:
+        self.piece_chars = piece_chars
+        self.document = 0
+        self._parts: list[str] = []
+        self._num_chars = 0
+        self._offset = 0
+
+    def add(self, text: str) -> Iterator[TextPiece]:
+        self._parts.append(text)
+        self._num_chars += len(text)
+        if self._num_chars <= self.piece_chars:
+            return
+        gathered = "".join(self._parts)
+        begin = 0
+        while len(gathered) - begin > self.piece_chars:
+            end = _cut_behind_space(gathered, begin, begin + self.piece_chars)
+            yield self._piece(gathered[begin:end])
+            begin = end
+        self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
+
+    def finish(self) -> Iterator[TextPiece]:
+        text = "".join(self._parts).rstrip("\n")
+        if text.strip() or (self._offset and text):
+            yield self._piece(text)
+        if self._offset:
+            self.document += 1
+        self._parts, self._num_chars, self._offset = [], 0, 0
+
+    def _piece(self, text: str) -> TextPiece:
+        piece = TextPiece(self.document, self._offset, text)
+        self._offset += len(text.encode())
+        return piece
+
+
+def _cut_behind_space(text: str, begin: int, end: int) -> int:
+    """The place behind the last white space in `text[begin:end]`, or `end` where there is none in its second half."""
+    for place in range(end, begin + (end - begin) // 2, -1):
+        if text[place - 1].isspace():
+            return place
+    return end
+
+
+def split_lines(
+    files: Iterable[Iterable[LinePart]], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS
+) -> Iterator[TextPiece]:
+    """Groups lines into documents. Lines of white space only are never documents; a file's end ends a document.
+
+    Args:
+        files: The lines of each file, as `read_lines` gives them.
+        unit: What a document is.
+        piece_chars: Longest piece, in characters.
+
+    Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
+    """
+    cutter = _Cutter(piece_chars)
+    for lines in files:
+        for line in lines:
+            whole = line.starts and line.ends
+            if unit == "block" and whole and not line.text.strip():
+                yield from cutter.finish()
+                continue
+            yield from cutter.add(line.text + "\n" if line.ends else line.text)
+            if unit == "line" and line.ends:
+                yield from cutter.finish()
+        yield from cutter.finish()
+
+
+def read_documents(
+    paths: Iterable[Path], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS
+) -> Iterator[TextPiece]:
+    """Reads files as documents, in the order given.
+
+    Raises:
+        CorpusError: As `unmask.corpus.text.read_text`.
+    """
+    return split_lines((read_lines(path) for path in paths), unit, piece_chars=piece_chars)

@@ -1,0 +1,30 @@
+"""Writing files so that a kill at any moment leaves either the old content or the new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a file under another name, forces it to the disk, and gives it its name in one step."""
+    partial = path.with_name(path.name + ".partial")
+    data = content.encode() if isinstance(content, str) else content
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Forces every file of a folder, and the folder itself, to the disk."""
+    for path in folder.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    if os.name == "posix":  # Windows cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

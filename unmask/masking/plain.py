@@ -1,0 +1,72 @@
+"""Rows from plain token ids, for callers who do not pack: each row is one segment, keyed by its content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.errors import SettingsError
+from unmask.hashing import GOLDEN, mix
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) -> Rows:
+    """Makes a batch of token ids.
+
+    Args:
+        rows: Ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the right.
+        tokenizer: Whose ids they are.
+
+    Raises:
+        SettingsError: The ids are not integers in the vocabulary, or not two-dimensional.
+    """
+    input_ids = _padded(rows, tokenizer.special.pad)
+    if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
+        bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
+        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
+    inside = _before_padding(input_ids != tokenizer.special.pad)
+    positions = np.broadcast_to(np.arange(input_ids.shape[1]), input_ids.shape)
+    maskable = tokenizer.ordinary[input_ids] & inside
+    starts = tokenizer.starts(input_ids) & maskable
+    keys = np.broadcast_to(_content_keys(input_ids, inside)[:, None], input_ids.shape)
+    device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
+    return Rows(
+        input_ids=torch.from_numpy(input_ids),
+        segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
+        position_ids=torch.from_numpy(np.where(inside, positions, 0)),
+        word_starts=torch.from_numpy(starts),
+        maskable=torch.from_numpy(maskable),
+        segment_keys=torch.from_numpy(keys.copy()),
+    ).to(device)
+
+
+def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:
+    if isinstance(rows, Tensor):
+        if rows.ndim != 2 or rows.is_floating_point():
+            raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
+        return rows.cpu().numpy().astype(np.int64)
+    width = max((len(row) for row in rows), default=0)
+    padded = np.full((len(rows), width), pad_id, dtype=np.int64)
+    for number, row in enumerate(rows):
+        values = np.asarray(row)
+        if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+            raise SettingsError(f"row {number} is not a list of token ids")
+        padded[number, : len(values)] = values
+    return padded
+
+
+def _before_padding(real: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True up to the last real token of each row; a pad id amid the row belongs to it."""
+    return np.flip(np.maximum.accumulate(np.flip(real, 1), 1), 1) if real.size else real
+
+
+def _content_keys(input_ids: NDArray[np.int64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A hash of each row's ids and their places, the same however far the row is padded."""
+    places = np.arange(input_ids.shape[1], dtype=np.int64) * np.int64(GOLDEN)
+    words = np.where(inside, mix(mix(input_ids + 1) + places), 0)
+    return mix(words.sum(1))

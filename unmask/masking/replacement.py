@@ -1,0 +1,125 @@
+"""Replacement: what stands at a chosen token. One draw partitions the chosen tokens into mask, random and keep.
+
+Random replacements come from ordinary tokens only, never special ones and never the token itself.
+
+Shape suffixes: T = all positions of a batch in a line.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from unmask.errors import SettingsError
+from unmask.settings import Settings
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+_BITS = 31
+
+
+class Replacement(Settings):
+    """Shares of the chosen tokens and where random ones come from.
+
+    Attributes:
+        shares: Of tokens shown as `[MASK]`, as a random token, and unchanged; they add up to 1.
+        random_from: `uniform` over the ordinary tokens, or `unigram`: by how often they stand in the corpus.
+        per: Whether the draw is made for each `token` (BERT) or once for each `unit` (SpanBERT).
+
+    Source: Devlin et al. 2018, section 3.1 (80/10/10); Wettig et al. 2023 find that masks alone do as well.
+    """
+
+    shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
+    random_from: Literal["uniform", "unigram"] = "uniform"
+    per: Literal["token", "unit"] = "token"
+
+    @model_validator(mode="after")
+    def _check(self) -> Replacement:
+        if abs(sum(self.shares) - 1.0) > 1e-6:
+            raise ValueError(f"the shares of mask, random and keep must add up to 1, not {sum(self.shares):g}")
+        return self
+
+
+class RandomTokens:
+    """Draws ordinary tokens by cumulative counts; uniform is the case of equal counts."""
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        """Args: counts: [vocab_size]: relative frequency of each id; 0 is never drawn.
+
+        Raises:
+            SettingsError: Fewer than two ids can be drawn, so that none could differ from the original.
+        """
+        if np.count_nonzero(counts) < 2:
+            raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
+        self.counts = torch.from_numpy(counts.astype(np.int64))
+        self.ends = torch.cumsum(self.counts, 0)
+
+    def draw(self, bits_T: Tensor, original_T: Tensor) -> Tensor:
+        """One token each, never the original.
+
+        The original's stretch of the cumulative counts is left out: a draw at or behind it is moved on by its length.
+
+        Args:
+            bits_T: Random integers in [0, 2**31).
+            original_T: Ids that must not come out.
+        """
+        ends, counts = self.ends.to(bits_T.device), self.counts.to(bits_T.device)
+        own_T = counts[original_T]
+        total_T = ends[-1] - own_T
+        # bits / 2**31 x total, in integers: the total is at most 2**31, so the product fits.
+        place_T = (bits_T * total_T) >> _BITS
+        place_T = place_T + torch.where(place_T >= ends[original_T] - own_T, own_T, 0)
+        return torch.searchsorted(ends, place_T, right=True)
+
+
+def uniform_counts(ordinary: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Equal counts for ordinary tokens."""
+    return ordinary.astype(np.int64)
+
+
+def unigram_counts(ordinary: NDArray[np.bool_], frequencies: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Corpus counts of ordinary tokens, scaled down where their sum would not fit 31 bits."""
+    counts = np.where(ordinary, frequencies, 0)
+    scale = max(1.0, counts.sum() / 2**30)
+    return np.where(counts > 0, np.maximum(counts / scale, 1.0), 0.0).astype(np.int64)
+
+
+def replace(
+    input_ids_T: Tensor,
+    chosen_T: Tensor,
+    bits_T: Tensor,
+    *,
+    unit_begin_T: Tensor,
+    settings: Replacement,
+    mask_id: int,
+    random_tokens: RandomTokens,
+) -> Tensor:
+    """Puts masks and random tokens at the chosen places.
+
+    Args:
+        input_ids_T: int64; it is not changed.
+        chosen_T: bool.
+        bits_T: int64: 64 random bits a token, independent of those that chose.
+        unit_begin_T: Place at which a token's unit begins.
+        settings: Shares and sources.
+        mask_id: Id of `[MASK]`.
+        random_tokens: Gives the random tokens.
+
+    Returns:
+        [T], int64: the ids that the model sees.
+    """
+    low_31 = (1 << _BITS) - 1
+    draw_T = (bits_T >> 32) & low_31
+    if settings.per == "unit":
+        draw_T = draw_T[unit_begin_T]
+    mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
+    masked_T = chosen_T & (draw_T < mask_end)
+    result_T = torch.where(masked_T, mask_id, input_ids_T)
+    if random_end > mask_end:
+        random_T = chosen_T & (draw_T >= mask_end) & (draw_T < random_end)
+        result_T = torch.where(random_T, random_tokens.draw(bits_T & low_31, input_ids_T), result_T)
+    return result_T

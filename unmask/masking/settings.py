@@ -1,0 +1,57 @@
+"""Settings of masking, and the names of strategies: each is shorthand for a pair (units, weights)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import model_validator
+
+from unmask.masking.replacement import Replacement
+from unmask.masking.schedule import Rate, RateSchedule
+from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
+from unmask.masking.weights import AnyWeights, UniformWeights
+from unmask.settings import Settings
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "random": {"units": TokenUnits(), "weights": UniformWeights()},
+    "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
+    "span": {"units": SpanUnits(), "weights": UniformWeights()},
+}
+
+
+class MaskingSettings(Settings):
+    """What is masked, how much of it, and what stands there instead.
+
+    Attributes:
+        strategy: A name of `STRATEGIES`, which fills in units and weights where they are not given.
+        units: How a row is partitioned.
+        weights: How likely a unit is.
+        rate: Expected share of the text's tokens that is predicted; a number or a schedule over progress.
+        replacement: What stands at the chosen tokens.
+        static: Whether the masks are the same in every epoch.
+    """
+
+    strategy: str | None = "random"
+    units: AnyUnits
+    weights: AnyWeights
+    rate: Rate | RateSchedule = 0.15
+    replacement: Replacement = Replacement()
+    static: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        name = values.get("strategy")
+        if name is None and not ("units" in values and "weights" in values):
+            values["strategy"] = name = "random"
+        if name is not None:
+            if name not in STRATEGIES:
+                raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+            for part, default in STRATEGIES[name].items():
+                values.setdefault(part, default)
+        return values
+
+

@@ -1,0 +1,123 @@
+"""Units: how a row is partitioned into what is masked together.
+
+A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
+a unit never leaves its segment. Everything is a whole-batch operation without a loop or a synchronisation.
+
+Shape suffixes: T = all positions of a batch in a line (B rows x S positions); W = running numbers of words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unmask.hashing import GOLDEN, mix
+from unmask.settings import Settings
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """A batch in a line, with what every strategy needs.
+
+    Attributes:
+        maskable_T: bool.
+        word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
+        segment_T: int64: running number of the segment; padding has numbers of its own.
+        segment_begin_T: int64: place in the line at which the token's segment begins.
+        bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
+    """
+
+    maskable_T: Tensor
+    word_starts_T: Tensor
+    segment_T: Tensor
+    segment_begin_T: Tensor
+    bits_T: Tensor
+
+
+class Units(Protocol):
+    """A way to partition rows."""
+
+    def starts(self, rows: FlatRows) -> Tensor:
+        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter."""
+        ...
+
+
+class TokenUnits(Settings):
+    """Every token is a unit. Source: Devlin et al. 2018, section 3.1."""
+
+    kind: Literal["tokens"] = "tokens"
+
+    def starts(self, rows: FlatRows) -> Tensor:
+        """Everywhere."""
+        return torch.ones_like(rows.maskable_T)
+
+
+class WordUnits(Settings):
+    """A word with all its pieces is a unit. Source: whole-word masking of the BERT repository, May 2019."""
+
+    kind: Literal["words"] = "words"
+
+    def starts(self, rows: FlatRows) -> Tensor:
+        """Where words begin."""
+        return rows.word_starts_T
+
+
+class SpanUnits(Settings):
+    """Random spans of whole words: the row is tiled with lengths from a truncated geometric distribution.
+
+    Tiles cannot overlap, so no token is masked twice, and drawing tiles uniformly keeps the lengths' distribution
+    (the last tile of a segment may be cut short by its end).
+
+    Attributes:
+        p: Of the geometric distribution.
+        max_words: Longest span; the distribution is cut there and renormalised.
+
+    Source: Joshi et al. 2020 (SpanBERT), section 3.1: p = 0.2, at most 10 words, mean 3.8. There, spans start
+    anywhere and are drawn until the budget is full; here they tile the row.
+    """
+
+    kind: Literal["span"] = "span"
+    p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    max_words: Annotated[int, Field(ge=1, le=100)] = 10
+
+    def thresholds(self) -> list[int]:
+        """Upper ends of the lengths 1, 2, ... on a scale of 2**32."""
+        weights = [self.p * (1.0 - self.p) ** k for k in range(self.max_words)]
+        total, ends, before = sum(weights), [], 0.0
+        for weight in weights:
+            before += weight
+            ends.append(round(before / total * 2**32))
+        return ends
+
+    def starts(self, rows: FlatRows) -> Tensor:
+        """Tiles each segment.
+
+        A length is drawn at every word. From the segment's begin on, the k-th length drawn is that of the k-th tile,
+        so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
+        """
+        word_T = rows.word_starts_T & rows.maskable_T
+        begin_T = rows.segment_begin_T
+        one_T = word_T.to(torch.int64)
+        before_T = torch.cumsum(one_T, 0) - one_T  # words before this place, in the whole batch
+        words_T = torch.zeros_like(one_T).scatter_add_(0, begin_T, one_T)[begin_T]  # words of the segment
+
+        ends = torch.tensor(self.thresholds(), dtype=torch.int64, device=one_T.device)
+        draw_T = mix(rows.bits_T + GOLDEN) & 0xFFFFFFFF
+        length_T = torch.searchsorted(ends, draw_T, right=True).clamp(max=len(ends) - 1) + 1
+        length_T = torch.where(word_T, length_T, 0)
+        sum_T = torch.cumsum(length_T, 0) - length_T
+        tile_T = sum_T - sum_T[begin_T]  # word of the segment at which a tile begins
+
+        inside_T = word_T & (tile_T < words_T)
+        nowhere = len(one_T)
+        begins_W = torch.zeros(nowhere + 1, dtype=torch.bool, device=one_T.device)
+        begins_W[torch.where(inside_T, before_T[begin_T] + tile_T, nowhere)] = True
+        begins_W[nowhere] = False
+        return word_T & begins_W[before_T]
+
+
+AnyUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]

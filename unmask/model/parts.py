@@ -1,0 +1,139 @@
+"""Leaf modules. Weights are kept in float32; a matrix product runs in the type of its input.
+
+Shape suffixes: B = rows, S = positions, D = hidden size, H = heads, K = size of a head, I = intermediate size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.model.config import Activation
+
+# Explicit products beat PyTorch's fused attention on CPUs up to about this length (its backward pass is slow there),
+# while their memory is still small.
+EXPLICIT_ATTENTION_LENGTH = 256
+
+
+def relu2(x: Tensor) -> Tensor:
+    """The square of the rectified input. Source: So et al. 2021 (Primer), section 3."""
+    return functional.relu(x).square()
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU in its tanh approximation."""
+    return functional.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "silu": functional.silu,
+    "relu2": relu2,
+}
+
+
+class Linear(nn.Module):
+    """A matrix product without bias.
+
+    Args:
+        in_features: Columns of the weight.
+        out_features: Rows of the weight.
+        num_fused: How many matrices of equal size are stacked in the rows: an optimizer that treats matrices as a
+            whole must take them apart.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, num_fused: int = 1) -> None:
+        super().__init__()
+        self.num_fused = num_fused
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        return functional.linear(x, self.weight.to(x.dtype))
+
+
+class Norm(nn.Module):
+    """Layer normalisation without bias."""
+
+    def __init__(self, size: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape with `size` last."""
+        return functional.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), None, self.eps)
+
+
+def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotation angles.
+
+    Returns:
+        Two float32 tensors [B, S, 1, 1, head_dim / 2], to be broadcast over queries and keys, and heads.
+
+    Source: Su et al. 2021 (RoFormer), section 3.4.2; halves are paired, as in GPT-NeoX and ModernBERT.
+    """
+    exponent = torch.arange(0, head_dim, 2, device=position_ids_BS.device, dtype=torch.float32) / head_dim
+    angle = position_ids_BS[..., None].to(torch.float32) / theta**exponent
+    angle = angle[:, :, None, None]
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns the pairs (x[i], x[i + K/2]) by their angles. x is [..., K]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    """Self-attention with rotary positions."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = Linear(hidden_size, 3 * hidden_size, num_fused=3)
+        self.out = Linear(hidden_size, hidden_size)
+
+    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor], bias_B1SS: Tensor) -> Tensor:
+        """Args:
+        x_BSD: Normalised input.
+        rotary: As `rotary_table` gives it, in the type of the input.
+        bias_B1SS: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere.
+
+        Returns:
+            [B, S, D].
+        """
+        num_rows, length, hidden = x_BSD.shape
+        qkv = self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
+        query_key = rotate(qkv[:, :, :2], *rotary)
+        query, key = (query_key[:, :, i].transpose(1, 2) for i in (0, 1))
+        mixed_BHSK = attend(query, key, qkv[:, :, 2].transpose(1, 2), bias_B1SS)
+        return self.out(mixed_BHSK.transpose(1, 2).reshape(num_rows, length, hidden))  # type: ignore[no-any-return]
+
+
+def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: Tensor) -> Tensor:
+    """Scaled dot-product attention: [B, H, S, K]."""
+    length, head_dim = query_BHSK.shape[-2:]
+    if query_BHSK.is_cuda or length > EXPLICIT_ATTENTION_LENGTH:
+        return functional.scaled_dot_product_attention(query_BHSK, key_BHSK, value_BHSK, attn_mask=bias_B1SS)
+    scores_BHSS = (query_BHSK * head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
+    return torch.softmax(scores_BHSS.add_(bias_B1SS), dim=-1) @ value_BHSK
+
+
+class GatedMLP(nn.Module):
+    """Two projections, one of them activated, multiplied, and projected back. Source: Shazeer 2020 (GLU variants)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.into = Linear(hidden_size, 2 * intermediate_size, num_fused=2)
+        self.out = Linear(intermediate_size, hidden_size)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] to [B, S, D]."""
+        activated_BSI, gate_BSI = self.into(x_BSD).chunk(2, dim=-1)
+        return self.out(self.activation(activated_BSI) * gate_BSI)  # type: ignore[no-any-return]

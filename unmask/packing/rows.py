@@ -1,0 +1,48 @@
+"""The value type between data, masking and model: a batch of packed rows.
+
+    input_ids     [CLS] a b c [SEP] [CLS] d e [SEP] [PAD]
+    segment_ids     0   0 0 0   0     1   1 1   1    -1
+    position_ids    0   1 2 3   4     0   1 2   3     0
+    word_starts     0   1 0 1   0     0   1 1   0     0
+    maskable        0   1 1 1   0     0   1 1   0     0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of rows. B rows, S positions.
+
+    Attributes:
+        input_ids: [B, S], int64: token ids with special tokens.
+        segment_ids: [B, S], int32: which segment of the row a token belongs to, counted from 0; -1 for padding.
+            A segment is a piece of one document with its own special tokens; attention stays within it.
+        position_ids: [B, S], int64: position within the segment.
+        word_starts: [B, S], bool: whether a word begins at the token; false at special tokens.
+        maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
+        segment_keys: [B, S], int64: a hash of what the segment holds (document, offset, first token), the same
+            wherever the segment stands. Masks are drawn by it.
+    """
+
+    input_ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    word_starts: Tensor
+    maskable: Tensor
+    segment_keys: Tensor
+
+    def to(self, device: torch.device) -> Rows:
+        """The same rows on another device."""
+        return Rows(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, S)."""
+        num_rows, length = self.input_ids.shape
+        return num_rows, length

@@ -1,0 +1,65 @@
+"""The base of every settings class: frozen, and an unknown key is an error.
+
+A settings class lives beside the part that it configures; `unmask.recipe` puts them together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from unmask.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """A frozen group of settings. Unknown keys and values out of range raise pydantic's `ValidationError`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
+    """Makes settings of plain values.
+
+    Args:
+        kind: The settings class.
+        values: Nested dictionaries, as TOML gives them.
+        where: What the values are, for the error's text: a file, or the name of a section.
+
+    Raises:
+        SettingsError: The first thing that is wrong: key, value found, what is allowed, the nearest known key.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(f"{where}: {_explain(kind, error.errors()[0])}") from error
+
+
+def _explain(kind: type[Settings], detail: ErrorDetails) -> str:
+    place = [part for part in detail["loc"] if isinstance(part, str)]
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        known = _keys_at(kind, place[:-1])
+        near = difflib.get_close_matches(place[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
+        return f"unknown key {key!r}; {hint}".rstrip("; ")
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if isinstance(detail["input"], dict | Settings):
+        return f"{key}: {message}" if key else message
+    return f"{key} = {detail['input']!r}: {message}"
+
+
+def _keys_at(kind: type[Settings], place: list[str]) -> list[str]:
+    """The keys of a nested settings class, or none where the place goes through a union."""
+    for name in place:
+        field = kind.model_fields.get(name)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
+            return []
+        kind = field.annotation
+    return list(kind.model_fields)

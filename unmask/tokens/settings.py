@@ -1,0 +1,25 @@
+"""Settings of the tokenizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from unmask.settings import Settings
+
+
+class TokenizerSettings(Settings):
+    """Which tokenizer is used or trained.
+
+    Attributes:
+        path: A folder with a `tokenizer.json`, or that file; None trains one on the corpus.
+        kind: What is trained.
+        vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus.
+        lowercase: Whether the trained tokenizer folds case.
+    """
+
+    path: str | None = None
+    kind: Literal["wordpiece"] = "wordpiece"
+    vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
+    lowercase: bool = False

@@ -1,1 +1,36 @@
-"""From raw text to a working encoder."""
+"""unmask: from raw text to a working encoder.
+
+Public names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unmask.inference.model import Model, load
+    from unmask.masking.engine import MaskedRows, Masker
+    from unmask.pretraining.pretrain import Run, pretrain
+
+__version__ = "0.1.0"
+__all__ = ["MaskedRows", "Masker", "Model", "Run", "load", "pretrain"]
+
+_WHERE = {
+    "MaskedRows": "unmask.masking.engine",
+    "Masker": "unmask.masking.engine",
+    "Model": "unmask.inference.model",
+    "Run": "unmask.pretraining.pretrain",
+    "load": "unmask.inference.model",
+    "pretrain": "unmask.pretraining.pretrain",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

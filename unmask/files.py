@@ -18,8 +18,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Forces every file of a folder, and the folder itself, to the disk."""
+    """Forces every file in a folder, and the folder's own list of names, to the disk."""
     for path in folder.iterdir():
+        if not path.is_file():
+            continue
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     if os.name == "posix":  # Windows cannot open folders

@@ -102,9 +102,7 @@ def split_lines(
         yield from cutter.finish()
 
 
-def read_documents(
-    paths: Iterable[Path], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS
-) -> Iterator[TextPiece]:
+def read_documents(paths: Iterable[Path], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS) -> Iterator[TextPiece]:
     """Reads files as documents, in the order given.
 
     Raises:

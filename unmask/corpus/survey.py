@@ -65,10 +65,7 @@ def plan_corpus(paths: Sequence[Path], settings: CorpusSettings) -> Plan:
     if not paths:
         raise CorpusError("no files were given")
     unit, reason = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(paths)
-    hashes = [
-        fraction(piece.text)
-        for piece in islice(_first_pieces(paths, unit), FEW_DOCUMENTS + 1)
-    ]
+    hashes = [fraction(piece.text) for piece in islice(_first_pieces(paths, unit), FEW_DOCUMENTS + 1)]
     if len(hashes) > FEW_DOCUMENTS:
         return Plan(unit, reason, "document", settings.holdout, PIECE_CHARS)
     part_chars = PART_CHARS

@@ -12,7 +12,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from unmask.errors import CorpusError
 
@@ -78,8 +78,8 @@ def read_text(path: Path) -> Iterator[str]:
         yield tail
 
 
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, path: Path, num_bytes: int) -> str:

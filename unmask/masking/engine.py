@@ -162,6 +162,7 @@ class Masker:
             mix(flat.bits_T + mix_ints(_REPLACE)),
             unit_begin_T=unit_begin_T,
             settings=replacement,
+            per_unit=(replacement.per or self.settings.units.replaced_per) == "unit",
             mask_id=self.tokenizer.special.mask,
             random_tokens=self._random_tokens,
         )

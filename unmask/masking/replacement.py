@@ -28,14 +28,15 @@ class Replacement(Settings):
     Attributes:
         shares: Of tokens shown as `[MASK]`, as a random token, and unchanged; they add up to 1.
         random_from: `uniform` over the ordinary tokens, or `unigram`: by how often they stand in the corpus.
-        per: Whether the draw is made for each `token` (BERT) or once for each `unit` (SpanBERT).
+        per: Whether the draw is made for each `token` or once for each `unit`; None does what the paper of the
+            units does: once for a span (SpanBERT), for each token elsewhere (BERT).
 
     Source: Devlin et al. 2018, section 3.1 (80/10/10); Wettig et al. 2023 find that masks alone do as well.
     """
 
     shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
     random_from: Literal["uniform", "unigram"] = "uniform"
-    per: Literal["token", "unit"] = "token"
+    per: Literal["token", "unit"] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Replacement:
@@ -95,6 +96,7 @@ def replace(
     *,
     unit_begin_T: Tensor,
     settings: Replacement,
+    per_unit: bool,
     mask_id: int,
     random_tokens: RandomTokens,
 ) -> Tensor:
@@ -106,6 +108,7 @@ def replace(
         bits_T: int64: 64 random bits a token, independent of those that chose.
         unit_begin_T: Place at which a token's unit begins.
         settings: Shares and sources.
+        per_unit: Whether one draw serves a whole unit.
         mask_id: Id of `[MASK]`.
         random_tokens: Gives the random tokens.
 
@@ -114,7 +117,7 @@ def replace(
     """
     low_31 = (1 << _BITS) - 1
     draw_T = (bits_T >> 32) & low_31
-    if settings.per == "unit":
+    if per_unit:
         draw_T = draw_T[unit_begin_T]
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
     masked_T = chosen_T & (draw_T < mask_end)

@@ -53,5 +53,3 @@ class MaskingSettings(Settings):
             for part, default in STRATEGIES[name].items():
                 values.setdefault(part, default)
         return values
-
-

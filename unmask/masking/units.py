@@ -9,7 +9,7 @@ Shape suffixes: T = all positions of a batch in a line (B rows x S positions); W
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -39,7 +39,13 @@ class FlatRows:
 
 
 class Units(Protocol):
-    """A way to partition rows."""
+    """A way to partition rows.
+
+    Attributes:
+        replaced_per: Whether replacement draws for each token or once for each unit, unless a recipe says so.
+    """
+
+    replaced_per: ClassVar[Literal["token", "unit"]]
 
     def starts(self, rows: FlatRows) -> Tensor:
         """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter."""
@@ -49,6 +55,7 @@ class Units(Protocol):
 class TokenUnits(Settings):
     """Every token is a unit. Source: Devlin et al. 2018, section 3.1."""
 
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     kind: Literal["tokens"] = "tokens"
 
     def starts(self, rows: FlatRows) -> Tensor:
@@ -59,6 +66,7 @@ class TokenUnits(Settings):
 class WordUnits(Settings):
     """A word with all its pieces is a unit. Source: whole-word masking of the BERT repository, May 2019."""
 
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     kind: Literal["words"] = "words"
 
     def starts(self, rows: FlatRows) -> Tensor:
@@ -80,6 +88,7 @@ class SpanUnits(Settings):
     anywhere and are drawn until the budget is full; here they tile the row.
     """
 
+    replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["span"] = "span"
     p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     max_words: Annotated[int, Field(ge=1, le=100)] = 10

@@ -30,7 +30,7 @@ class Block(nn.Module):
     def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor], bias_B1SS: Tensor) -> Tensor:
         """[B, S, D] to [B, S, D]."""
         x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotary, bias_B1SS)
-        return x_BSD + self.mlp(self.mlp_norm(x_BSD))  # type: ignore[no-any-return]
+        return x_BSD + self.mlp(self.mlp_norm(x_BSD))
 
 
 class Encoder(nn.Module):
@@ -50,7 +50,11 @@ class Encoder(nn.Module):
         self.final_norm = Norm(config.hidden_size, eps=config.norm_eps)
 
     def forward(
-        self, input_ids_BS: Tensor, *, segment_ids_BS: Tensor | None = None, position_ids_BS: Tensor | None = None
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
     ) -> Tensor:
         """Encodes rows.
 
@@ -87,7 +91,7 @@ class Encoder(nn.Module):
         x_BSD = self.norm(functional.embedding(input_ids_BS, self.tokens).to(self.compute_dtype))
         for layer, block in enumerate(self.blocks):
             x_BSD = block(x_BSD, *plans[config.is_global(layer)])
-        return self.final_norm(x_BSD)  # type: ignore[no-any-return]
+        return self.final_norm(x_BSD)
 
     def _rotary(self, position_ids_BS: Tensor, theta: float) -> tuple[Tensor, Tensor]:
         head_dim = self.config.hidden_size // self.config.num_heads
@@ -153,7 +157,7 @@ class MaskedLM(nn.Module):
         """
         hidden_BSD = self.encoder(input_ids_BS, segment_ids_BS=segment_ids_BS, position_ids_BS=position_ids_BS)
         hidden_ND = hidden_BSD.flatten(0, 1).index_select(0, positions_N)
-        return self.head(hidden_ND, self.encoder.tokens)  # type: ignore[no-any-return]
+        return self.head(hidden_ND, self.encoder.tokens)
 
     @property
     def num_parameters(self) -> int:

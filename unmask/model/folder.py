@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ def save_model(model: MaskedLM, folder: Path) -> None:
         modernbert.to_transformers_name(name): parameter.detach().to("cpu", torch.float32).contiguous()
         for name, parameter in model.named_parameters()
     }
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     content = json.dumps(modernbert.write_config(model.config), indent=2)
     (folder / CONFIG).write_text(content + "\n", encoding="utf-8")
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 
 
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:

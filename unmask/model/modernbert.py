@@ -36,7 +36,12 @@ _MUST_BE = {
     "classifier_activation": "gelu",
     "position_embedding_type": "absolute",
 }
-_DEFAULTS: dict[str, Any] = {**_MUST_BE, "hidden_activation": "gelu", "norm_eps": 1e-5, "initializer_range": 0.02}
+_DEFAULTS: dict[str, Any] = {
+    **_MUST_BE,
+    "hidden_activation": "gelu",
+    "norm_eps": 1e-5,
+    "initializer_range": 0.02,
+}
 
 
 def to_transformers_name(name: str) -> str:

@@ -112,7 +112,7 @@ class Attention(nn.Module):
         query_key = rotate(qkv[:, :, :2], *rotary)
         query, key = (query_key[:, :, i].transpose(1, 2) for i in (0, 1))
         mixed_BHSK = attend(query, key, qkv[:, :, 2].transpose(1, 2), bias_B1SS)
-        return self.out(mixed_BHSK.transpose(1, 2).reshape(num_rows, length, hidden))  # type: ignore[no-any-return]
+        return self.out(mixed_BHSK.transpose(1, 2).reshape(num_rows, length, hidden))
 
 
 def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: Tensor) -> Tensor:
@@ -136,4 +136,4 @@ class GatedMLP(nn.Module):
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] to [B, S, D]."""
         activated_BSI, gate_BSI = self.into(x_BSD).chunk(2, dim=-1)
-        return self.out(self.activation(activated_BSI) * gate_BSI)  # type: ignore[no-any-return]
+        return self.out(self.activation(activated_BSI) * gate_BSI)

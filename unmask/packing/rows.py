@@ -1,10 +1,10 @@
 """The value type between data, masking and model: a batch of packed rows.
 
-    input_ids     [CLS] a b c [SEP] [CLS] d e [SEP] [PAD]
-    segment_ids     0   0 0 0   0     1   1 1   1    -1
-    position_ids    0   1 2 3   4     0   1 2   3     0
-    word_starts     0   1 0 1   0     0   1 1   0     0
-    maskable        0   1 1 1   0     0   1 1   0     0
+input_ids     [CLS] a b c [SEP] [CLS] d e [SEP] [PAD]
+segment_ids     0   0 0 0   0     1   1 1   1    -1
+position_ids    0   1 2 3   4     0   1 2   3     0
+word_starts     0   1 0 1   0     0   1 1   0     0
+maskable        0   1 1 1   0     0   1 1   0     0
 """
 
 from __future__ import annotations

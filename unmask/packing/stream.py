@@ -49,6 +49,22 @@ class Fragment(NamedTuple):
     length: int
 
 
+class Batch(NamedTuple):
+    """Some rows and where they come from.
+
+    Attributes:
+        rows: The rows.
+        epoch: The epoch that all of them belong to.
+        num_tokens: Tokens of text in them, without special tokens and padding.
+        cursor: The place behind them.
+    """
+
+    rows: Rows
+    epoch: int
+    num_tokens: int
+    cursor: Cursor
+
+
 class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
@@ -74,15 +90,12 @@ class RowStream:
         self._epoch: tuple[int, list[NDArray[np.int64]]] | None = None
         self._window: tuple[tuple[int, int], list[list[Fragment]]] | None = None
 
-    def batches(self, cursor: Cursor, num_rows: int) -> Iterator[tuple[Rows, int, Cursor]]:
+    def batches(self, cursor: Cursor, num_rows: int) -> Iterator[Batch]:
         """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
 
         Args:
             cursor: Where to begin.
             num_rows: Rows of a batch; the last one of an epoch may have fewer.
-
-        Yields:
-            The rows, the epoch they belong to, and the place behind them.
         """
         while True:
             epoch = cursor.epoch
@@ -92,7 +105,8 @@ class RowStream:
                 taken = window[cursor.row : cursor.row + num_rows - len(rows)]
                 rows += taken
                 cursor = self._advance(cursor, len(taken), len(window))
-            yield self.assemble(rows), epoch, cursor
+            num_tokens = sum(fragment.length for row in rows for fragment in row)
+            yield Batch(self.assemble(rows), epoch, num_tokens, cursor)
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,8 @@ BATCH_CHARS = 1 << 20
 # Written into the tokenizer that stands beside the data; a model writes its own length.
 ANY_LENGTH = int(1e9)
 
-Notify = Callable[[str, float, float], None]
-"""Called with what is being done, how much of it is done, and how much there is (bytes of the sources)."""
+Notify = Callable[[str, int, int | None], None]
+"""Called with what is being done, bytes of text done, and bytes of text there are (None where it is not known)."""
 
 
 def prepare(
@@ -60,24 +61,33 @@ def prepare(
     log.info("corpus: %s", plan.describe())
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
-    ready = _obtain_tokenizer(paths, plan, tokenizer, notify)
+    total = None if any(path.suffix == ".gz" for path in paths) else sum(path.stat().st_size for path in paths)
+    ready = _obtain_tokenizer(paths, plan, tokenizer, lambda what, done: notify(what, done, total))
     folder = out / "tokenizer"
     folder.mkdir(exist_ok=True)
     ready.save(folder, max_length=ANY_LENGTH)
-    manifest = _write_shards(paths, out, plan=plan, tokenizer=ready, notify=notify, settings={
-        "corpus": corpus.model_dump(),
-        "tokenizer": tokenizer.model_dump(),
-    })
+    settings = {"corpus": corpus.model_dump(), "tokenizer": tokenizer.model_dump()}
+    manifest = _write_shards(
+        paths,
+        out,
+        plan=plan,
+        tokenizer=ready,
+        settings=settings,
+        notify=lambda what, done: notify(what, done, total),
+    )
     manifest.save(out)
     log.info(
         "prepared %s documents, %s bytes, %s tokens (%.2f bytes a token)",
-        f"{manifest.documents:,}", f"{manifest.bytes:,}", f"{manifest.tokens:,}", manifest.bytes / manifest.tokens,
+        f"{manifest.documents:,}",
+        f"{manifest.bytes:,}",
+        f"{manifest.tokens:,}",
+        manifest.bytes / manifest.tokens,
     )
     return manifest
 
 
 def _obtain_tokenizer(
-    paths: Sequence[Path], plan: Plan, settings: TokenizerSettings, notify: Notify
+    paths: Sequence[Path], plan: Plan, settings: TokenizerSettings, notify: Callable[[str, int], None]
 ) -> Tokenizer:
     """Loads the tokenizer, or trains it on the training text alone."""
     if settings.path is not None:
@@ -90,7 +100,7 @@ def _obtain_tokenizer(
         for piece, held in split_validation(_read(paths, plan), plan):
             if not held:
                 num_bytes += len(piece.text.encode())
-                notify("training the tokenizer", num_bytes, 0)
+                notify("reading words for the tokenizer", num_bytes)
                 yield piece.text
 
     vocab_size = settings.vocab_size
@@ -144,8 +154,8 @@ def _write_shards(
     *,
     plan: Plan,
     tokenizer: Tokenizer,
-    settings: dict[str, object],
-    notify: Notify,
+    settings: dict[str, Any],
+    notify: Callable[[str, int], None],
 ) -> Manifest:
     num_bytes = documents = without_tokens = 0
     with (
@@ -167,7 +177,7 @@ def _write_shards(
                 rows[held].append(row)
             train.write(rows[False])
             validation.write(rows[True])
-            notify("tokenizing", num_bytes, 0)
+            notify("tokenizing", num_bytes)
     parts = train.split(), validation.split()
     return Manifest(
         sources=tuple({"path": str(path), "bytes": path.stat().st_size} for path in paths),

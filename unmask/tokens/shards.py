@@ -168,7 +168,7 @@ class TokenStore:
         Raises:
             DataError: A file is missing or is not a token shard.
         """
-        self._ids: list[NDArray[np.unsignedinteger]] = []  # type: ignore[type-arg]
+        self._ids: list[NDArray[np.unsignedinteger]] = []
         self._starts: list[NDArray[np.uint8]] = []
         chunk_of, begin_of, columns = [], [], []
         for file in files:

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from unmask.errors import TokenizerError
 from unmask.tokens.tokenizer import SPECIAL_TOKENS
@@ -47,7 +56,7 @@ def train_wordpiece(texts: Callable[[], Iterable[str]], *, vocab_size: int, lowe
     Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library. Letters beyond the 1,000
     most frequent become `[UNK]`, as there.
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     letters = _frequent_letters(tokenizer, texts())
@@ -80,7 +89,7 @@ def _frequent_letters(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
 def _finished(trained: Tokenizer) -> Tokenizer:
     """The trained vocabulary in a tokenizer of its own, in which only the special tokens are special."""
     vocab = trained.get_vocab(with_added_tokens=True)
-    model = models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX)  # type: ignore[call-arg]
+    model = models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = trained.normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer
@@ -92,4 +101,3 @@ def _finished(trained: Tokenizer) -> Tokenizer:
     )
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return tokenizer
-

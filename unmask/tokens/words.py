@@ -39,7 +39,7 @@ class WordPieceStarts:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.prefix: str = json.loads(backend.to_str())["model"]["continuing_subword_prefix"]
         vocab = backend.get_vocab(with_added_tokens=True)
-        self._starts = np.ones(max(vocab.values()) + 1, dtype=bool)
+        self._starts: NDArray[np.bool_] = np.ones(max(vocab.values()) + 1, dtype=bool)
         for token, id_ in vocab.items():
             self._starts[id_] = not self._continues(token)
 

@@ -1,0 +1,5 @@
+"""`python -m unmask`."""
+
+from unmask.cli.app import main
+
+main()

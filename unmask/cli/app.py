@@ -1,0 +1,158 @@
+"""The commands and their options. Heavy modules are imported within a command, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Pretrain masked language models on your own text, and use them in transformers.",
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
+]
+
+
+def print_json(content: Any) -> None:
+    """Prints exactly one JSON object on stdout."""
+    sys.stdout.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@app.command()
+def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Text files (.txt, .txt.gz) or a prepared folder. Without any: Tiny Shakespeare."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = ...,  # type: ignore[assignment]
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Name of a recipe, or a .toml file. [default: tiny]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word or span.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json. [default: trains one]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and masks.")] = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove the run in --out and start anew.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a model on raw text or prepared shards.
+
+    Example: unmask pretrain corpus.txt --minutes 10 --out runs/mine
+    """
+    from unmask.cli.progress import ConsoleReporter, show_summary
+    from unmask.pretraining.pretrain import pretrain as run_pretraining
+
+    with ConsoleReporter() as reporter:
+        run = run_pretraining(
+            paths or None,
+            out=out,
+            recipe=recipe,
+            minutes=minutes,
+            steps=steps,
+            strategy=strategy,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            seed=seed,
+            settings=tuple(settings or ()),
+            resume=resume,
+            overwrite=overwrite,
+            reporter=reporter,
+        )
+    show_summary(run)
+    if as_json:
+        print_json(run.summary)
+
+
+@app.command()
+def prepare(
+    paths: Annotated[list[Path], typer.Argument(help="Text files (.txt, .txt.gz).")],
+    out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json. [default: trains one]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    settings: Settings = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tokenize text into shards, once, for any number of runs.
+
+    Example: unmask prepare corpus.txt --out data/mine
+    """
+    from unmask.cli.prepare import run_prepare
+
+    result = run_prepare(
+        paths,
+        out,
+        options={"tokenizer.path": tokenizer and str(tokenizer), "tokenizer.vocab_size": vocab_size},
+        settings=tuple(settings or ()),
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def masks(
+    text: Annotated[str, typer.Argument(help="A text to mask.")],
+    strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: all]")] = None,
+    rate: Annotated[float, typer.Option(help="Expected share of masked tokens.")] = 0.15,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed, other masks.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what each strategy would mask, in colour.
+
+    Example: unmask masks "The quick brown fox jumps over the lazy dog." --rate 0.3
+    """
+    from unmask.cli.masks import show_masks
+
+    result = show_masks(text, strategy=strategy, rate=rate, tokenizer=tokenizer, seed=seed)
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def fill(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    text: Annotated[str, typer.Argument(help="A text with one or several [MASK].")],
+    top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict what stands at every [MASK].
+
+    Example: unmask fill runs/mine/model "The capital of France is [MASK]."
+    """
+    from unmask.cli.fill import run_fill
+
+    result = run_fill(model, text, top_k=top_k)
+    if as_json:
+        print_json(result)
+
+
+def main() -> None:
+    """Runs the command line: exit code 0, 2 for a user's mistake, 128 + signal when stopped."""
+    from unmask.errors import UnmaskError
+
+    try:
+        app()
+    except UnmaskError as error:
+        sys.stderr.write(f"unmask: {error}\n")
+        sys.exit(2)
+    except Exception as error:
+        signum = getattr(error, "signum", None)
+        if signum is None:
+            raise
+        sys.stderr.write(f"unmask: {error}\n")
+        sys.exit(128 + signum)

@@ -1,0 +1,68 @@
+"""`unmask masks`: what each strategy would mask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from unmask.cli.progress import console
+from unmask.errors import SettingsError
+from unmask.masking.engine import Masker
+from unmask.masking.settings import STRATEGIES
+from unmask.pretraining.pretrain import packaged_corpus
+from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.wordpiece import train_wordpiece
+
+SHOWN_VOCABULARY = 4096
+
+
+def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path | None, seed: int) -> dict[str, Any]:
+    """Masks a text by one strategy or all, and prints it.
+
+    Without a tokenizer, one is trained on the packaged corpus and the text.
+
+    Raises:
+        UnmaskError: The strategy or the rate is off, the text is empty, or the tokenizer cannot be used.
+    """
+    if not text.strip():
+        raise SettingsError("the text is empty")
+    out = console()
+    if tokenizer is None:
+        corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
+        ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
+        out.print("no --tokenizer: one of 4,096 entries was trained on Tiny Shakespeare and this text\n", style="dim")
+    else:
+        ready = load_tokenizer(tokenizer)
+    ids = [ready.special.cls, *ready.encode_corpus([text])[0].input_ids.tolist(), ready.special.sep]
+    shown = []
+    for name in [strategy] if strategy is not None else list(STRATEGIES):
+        masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed)
+        masked = masker([ids])
+        seen, targets = masked.input_ids[0].tolist(), (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
+        out.print(_coloured(name, ready, ids, seen, set(targets)), soft_wrap=not out.is_terminal)
+        shown.append(
+            {
+                "name": name,
+                "tokens": [ready.token(i) for i in ids],
+                "targets": targets,
+                "input_tokens": [ready.token(i) for i in seen],
+            }
+        )
+    out.print(
+        Text.assemble("\n", ("[MASK]", "bold red"), "  ", ("random", "bold yellow"), "  ", ("kept", "bold green")),
+    )
+    return {"strategies": shown}
+
+
+def _coloured(name: str, tokenizer: Tokenizer, ids: list[int], seen: list[int], targets: set[int]) -> Text:
+    line = Text(f"{name:>12}  ", style="dim")
+    for place, (true, shown) in enumerate(zip(ids, seen, strict=True)):
+        style = ""
+        if place in targets:
+            mask = shown == tokenizer.special.mask
+            style = "bold red" if mask else "bold green" if shown == true else "bold yellow"
+        line.append(tokenizer.token(shown), style=style or "not dim")
+        line.append(" ")
+    return line

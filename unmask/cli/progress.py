@@ -1,0 +1,142 @@
+"""Progress on the terminal: a bar with rate and time left, or a plain line now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from unmask.evaluation.held_out import HeldOut
+from unmask.pretraining.pretrain import Run
+from unmask.training.loop import StepReport
+
+LINE_SECONDS = 15.0
+SMOOTHING = 0.05
+
+
+def console() -> Console:
+    """The terminal behind stderr."""
+    return Console(stderr=True, highlight=False)
+
+
+def duration(seconds: float) -> str:
+    """`4 s`, `2:05`, `1:02:05`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+class ConsoleReporter:
+    """Draws the progress of a run on stderr."""
+
+    def __init__(self) -> None:
+        self.console = console()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._what = ""
+        self._begin = self._last_line = time.monotonic()
+        self._loss: float | None = None
+        self._rate: float | None = None
+        self._last: StepReport | None = None
+
+    def __enter__(self) -> ConsoleReporter:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def note(self, text: str) -> None:
+        """Prints it on a line of its own."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def stage(self, what: str, done: int, total: int | None) -> None:
+        """Bytes of text so far, and how fast."""
+        self._begin_task(what)
+        seconds = max(time.monotonic() - self._begin, 1e-3)
+        facts = f"{done / 1e6:,.1f} MB, {done / 1e6 / seconds:,.1f} MB/s"
+        if total:
+            facts += f", {duration((total - done) / done * seconds)} left"
+        self._show(done / total if total else None, facts)
+
+    def step(self, report: StepReport) -> None:
+        """Loss and speed, smoothed, and the time left."""
+        self._begin_task("training")
+        last, self._last = self._last, report
+        self._loss = _smooth(self._loss, report.loss)
+        if last is None or report.seconds <= last.seconds:
+            return
+        self._rate = _smooth(self._rate, report.tokens / (report.seconds - last.seconds))
+        gone = time.monotonic() - self._begin
+        begin = self._begin_progress
+        left = gone * (1.0 - report.progress) / max(report.progress - begin, 1e-9)
+        self._show(
+            report.progress,
+            f"step {report.step:,}, loss {self._loss:.3f}, {self._rate:,.0f} tokens/s, {duration(left)} left",
+        )
+
+    def evaluation(self, step: int, result: HeldOut) -> None:
+        """Prints a line."""
+        self.note(
+            f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+            f"{result.bits_per_byte:.3f} bits per byte"
+        )
+
+    def _begin_task(self, what: str) -> None:
+        if what == self._what:
+            return
+        if self._task is not None:
+            self.progress.remove_task(self._task)
+        self._what = what
+        self._begin = time.monotonic()
+        self._begin_progress = self._last.progress if self._last is not None else 0.0
+        self._task = self.progress.add_task(what, total=None, facts="")
+
+    def _show(self, share: float | None, facts: str) -> None:
+        if self._task is not None and not self.progress.disable:
+            self.progress.update(self._task, total=1.0 if share is not None else None, completed=share, facts=facts)
+        now = time.monotonic()
+        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            percent = f" {share:.0%}" if share is not None else ""
+            self.note(f"{self._what}{percent}: {facts}")
+
+
+def _smooth(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + SMOOTHING * (value - mean)
+
+
+def show_summary(run: Run) -> None:
+    """A table of the result and what to do next."""
+    s = run.summary
+    table = Table(box=None, show_header=False, pad_edge=False)
+    gain = s["unigram_entropy"] - s["validation_loss"]
+    for name, value in (
+        ("held-out loss", f"{s['validation_loss']:.3f} nats per predicted token"),
+        ("", f"{gain:.2f} better than word frequencies alone ({s['unigram_entropy']:.3f})"),
+        ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
+        ("bits per byte", f"{s['bits_per_byte']:.3f}"),
+        ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
+        ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
+        ("model", s["model"]),
+        ("report", str(run.folder / "report.html")),
+    ):
+        table.add_row(name, value)
+    out = console()
+    out.print(table)
+    out.print(f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."', markup=False, soft_wrap=True)

@@ -1,0 +1,131 @@
+"""Held-out loss on fixed masks: the same for every model with the same tokenizer, whatever it was trained on.
+
+15 % of the tokens, drawn one by one, are all shown as `[MASK]`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.replacement import Replacement
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import TokenUnits
+from unmask.masking.weights import UniformWeights
+from unmask.model.encoder import MaskedLM
+from unmask.model.loss import predicted_positions, summed_loss
+from unmask.packing.rows import Rows
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+RATE = 0.15
+SEED = 20181011  # fixed for ever, so that numbers of different runs compare
+BATCH_POSITIONS = 8192
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The result of an evaluation; losses in nats per predicted token.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        accuracy: Share of the predicted tokens whose most likely token is right.
+        bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
+        predicted_tokens: How many there were.
+    """
+
+    loss: float
+    accuracy: float
+    bits_per_byte: float
+    predicted_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)."""
+        return math.exp(min(self.loss, 700.0))
+
+
+class HeldOutSet:
+    """Validation rows with their masks, made once.
+
+    Args:
+        store: The validation tokens.
+        tokenizer: Whose ids they are.
+        length: Positions of a row.
+        max_tokens: At most about this many tokens are used, from rows spread over the whole split.
+    """
+
+    def __init__(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int) -> None:
+        self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
+        stream = RowStream(store, tokenizer, length=length, seed=SEED)
+        masker = Masker(_fixed_masking(), tokenizer, seed=SEED)
+        self.batches: list[tuple[Rows, MaskedRows]] = []
+        self.num_tokens = 0
+        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
+            if batch.epoch > 0 or self.num_tokens >= max_tokens:
+                break
+            self.num_tokens += batch.num_tokens
+            self.batches.append((batch.rows, masker(batch.rows)))
+
+    def targets(self) -> NDArray[np.int64]:
+        """The ids of all predicted tokens."""
+        labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
+        return torch.cat(labels).numpy()
+
+    @torch.no_grad()
+    def evaluate(self, model: MaskedLM) -> HeldOut:
+        """Evaluates a model, which is in evaluation mode meanwhile."""
+        device = model.encoder.tokens.device
+        was_training = model.training
+        model.eval()
+        loss = correct = num_bytes = count = 0.0
+        for rows, masked in self.batches:
+            positions = predicted_positions(masked.labels)
+            targets = masked.labels.flatten()[positions]
+            logits = model(
+                masked.input_ids.to(device),
+                positions_N=positions.to(device),
+                segment_ids_BS=rows.segment_ids.to(device),
+                position_ids_BS=rows.position_ids.to(device),
+            )
+            loss += float(summed_loss(logits, targets.to(device)))
+            correct += float((logits.argmax(-1).cpu() == targets).sum())
+            num_bytes += float(self.token_bytes[targets].sum())
+            count += len(targets)
+        model.train(was_training)
+        return HeldOut(
+            loss=loss / max(count, 1.0),
+            accuracy=correct / max(count, 1.0),
+            bits_per_byte=loss / math.log(2.0) / max(num_bytes, 1.0),
+            predicted_tokens=int(count),
+        )
+
+
+def _fixed_masking() -> MaskingSettings:
+    return MaskingSettings(
+        units=TokenUnits(),
+        weights=UniformWeights(),
+        rate=RATE,
+        replacement=Replacement(shares=(1.0, 0.0, 0.0)),
+        static=True,
+    )
+
+
+def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
+    """Cross-entropy of tokens under the training text's unigram distribution, in nats per token.
+
+    What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here.
+
+    Args:
+        targets: Ids of validation tokens.
+        frequencies: [vocab_size]: counts in the training text; one is added to each, so that none is impossible.
+        ordinary: [vocab_size]: ids of text.
+    """
+    counts = np.where(ordinary, frequencies + 1, 0)
+    return float(-np.log(counts[targets] / counts.sum()).mean())

@@ -1,0 +1,1 @@
+"""Using a model: filling masks."""

@@ -1,0 +1,86 @@
+"""The data of a run: prepared in its folder, or a prepared folder that was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import DataError
+from unmask.pretraining.reporter import Reporter
+from unmask.recipe.recipe import Recipe
+from unmask.tokens.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
+from unmask.tokens.prepare import prepare
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Opened shards.
+
+    Attributes:
+        root: The data folder.
+        manifest: Its ledger.
+        tokenizer: Its tokenizer.
+        train: Training tokens.
+        validation: Held-out tokens.
+    """
+
+    root: Path
+    manifest: Manifest
+    tokenizer: Tokenizer
+    train: TokenStore
+    validation: TokenStore
+
+    @property
+    def frequencies(self) -> NDArray[np.int64]:
+        """[vocab_size]: counts in the training split."""
+        return np.array(self.manifest.token_frequencies, dtype=np.int64)
+
+
+def is_prepared(paths: Sequence[Path]) -> bool:
+    """Whether the sources are a folder of prepared shards."""
+    return len(paths) == 1 and (paths[0] / MANIFEST).is_file()
+
+
+def open_prepared(root: Path) -> PreparedData:
+    """Opens a data folder after checking every file in it.
+
+    Raises:
+        DataError: It is incomplete, damaged, or its tokenizer is not the one it was made with.
+    """
+    manifest = load_manifest(root)
+    verify_files(root, manifest)
+    tokenizer = load_tokenizer(root / "tokenizer")
+    if tokenizer.fingerprint != manifest.tokenizer_sha256:
+        raise DataError(f"{root}: tokenizer/ is not the one that the shards were made with; prepare the data again")
+    for name, split in (("training", manifest.train), ("validation", manifest.validation)):
+        if not split.tokens:
+            raise DataError(f"{root}: the {name} split holds no tokens; give more text")
+    return PreparedData(root, manifest, tokenizer, _store(root, manifest.train), _store(root, manifest.validation))
+
+
+def obtain_data(paths: Sequence[Path], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
+    """Opens the prepared folder that was given, or prepares the files unless that was done before.
+
+    Args:
+        paths: Text files, or one prepared folder.
+        folder: Where shards are put.
+        recipe: Settings of corpus and tokenizer.
+        reporter: Told of the progress.
+    """
+    if is_prepared(paths):
+        return open_prepared(paths[0])
+    if not (folder / MANIFEST).is_file():
+        prepare(paths, folder, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
+    data = open_prepared(folder)
+    reporter.note(data.manifest.plan)
+    return data
+
+
+def _store(root: Path, split: Split) -> TokenStore:
+    return TokenStore([root / file.name for file in split.files])

@@ -1,0 +1,49 @@
+"""SIGINT and SIGTERM: save and leave."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+
+class Interrupted(Exception):
+    """A signal asked to stop. Nothing is lost.
+
+    Attributes:
+        signum: Of the signal.
+    """
+
+    def __init__(self, signum: int, text: str) -> None:
+        super().__init__(text)
+        self.signum = signum
+
+
+class Interruption:
+    """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
+
+    Outside the main thread Python takes no signals, and nothing is done.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.patient = False
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.patient and self.signum is None:
+            self.signum = signum
+            return
+        raise Interrupted(signum, "stopped")

@@ -1,0 +1,95 @@
+"""metrics.jsonl: a line every few steps, and one for each evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from unmask.evaluation.held_out import HeldOut
+from unmask.training.loop import StepReport
+
+EVERY_STEPS = 10
+
+
+class MetricsFile:
+    """Appends lines to the file. Steps are gathered: a line gives the mean loss over the steps since the last.
+
+    Args:
+        path: The file.
+        step: The step from which the run goes on; lines of later steps, from a sitting that was killed, are removed.
+    """
+
+    def __init__(self, path: Path, *, step: int) -> None:
+        self.path = path
+        self._gathered: list[StepReport] = []
+        kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+
+    def step(self, report: StepReport) -> None:
+        """Takes a step; writes a line when enough have gathered."""
+        self._gathered.append(report)
+        if report.step % EVERY_STEPS == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the line of the steps gathered so far, if any."""
+        if not self._gathered:
+            return
+        last = self._gathered[-1]
+        predicted = sum(report.predicted_tokens for report in self._gathered)
+        tokens = sum(report.tokens for report in self._gathered)
+        self._write(
+            {
+                "kind": "train",
+                "step": last.step,
+                "epoch": last.epoch,
+                "seconds": round(last.seconds, 3),
+                "loss": sum(r.loss * r.predicted_tokens for r in self._gathered) / max(predicted, 1),
+                "predicted_share": predicted / max(tokens, 1),
+                "tokens": tokens,
+                "learning_rate": last.learning_rate,
+                "gradient_norm": last.gradient_norm,
+            }
+        )
+        self._gathered = []
+
+    def evaluation(self, step: int, seconds: float, result: HeldOut) -> None:
+        """Writes the line of an evaluation."""
+        self.flush()
+        self._write(
+            {
+                "kind": "evaluation",
+                "step": step,
+                "seconds": round(seconds, 3),
+                "validation_loss": result.loss,
+                "validation_accuracy": result.accuracy,
+                "bits_per_byte": result.bits_per_byte,
+                "predicted_tokens": result.predicted_tokens,
+            }
+        )
+
+    def sync(self) -> None:
+        """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
+        self.flush()
+        with self.path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of the file; a last one that a kill has cut short is left out."""
+    if not path.is_file():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines

@@ -1,0 +1,1 @@
+"""Recipes: every setting of a run in one frozen value, read from TOML."""

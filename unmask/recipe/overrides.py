@@ -1,0 +1,64 @@
+"""Single settings on top of a recipe: `section.key=value`."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from unmask.errors import SettingsError
+
+# Setting one of these replaces what excludes it.
+_REPLACES = {
+    "training.steps": ("training.minutes",),
+    "training.minutes": ("training.steps",),
+    "masking.strategy": ("masking.units", "masking.weights"),
+}
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Applies `section.key=value`; the value is TOML, and anything else is taken as a string.
+
+    Raises:
+        SettingsError: It has no `=`, or no section.
+    """
+    key, sign, text = override.partition("=")
+    key = key.strip()
+    if not sign or "." not in key:
+        raise SettingsError(f"--set {override}: expected section.key=value, for example training.learning_rate=0.003")
+    set_value(values, key, _parse(text.strip()))
+
+
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value by its dotted key, making tables on the way.
+
+    A new `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
+
+    Raises:
+        SettingsError: The key goes through something that is not a table.
+    """
+    for other in _REPLACES.get(key, ()):
+        _remove(values, other)
+    *path, name = key.split(".")
+    table = values
+    for depth, part in enumerate(path):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {inner!r}, which has no keys")
+        table = inner
+    if name == "kind" and table.get("kind") != value:
+        table.clear()
+    table[name] = value
+
+
+def _remove(values: dict[str, Any], key: str) -> None:
+    *path, name = key.split(".")
+    for part in path:
+        values = values.get(part, {})
+    values.pop(name, None)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

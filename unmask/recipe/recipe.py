@@ -1,0 +1,94 @@
+"""A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from unmask.corpus.settings import CorpusSettings
+from unmask.errors import SettingsError
+from unmask.evaluation.settings import EvaluationSettings
+from unmask.masking.settings import MaskingSettings
+from unmask.model.config import ModelSettings
+from unmask.recipe.overrides import apply_override, set_value
+from unmask.settings import Settings, validated
+from unmask.tokens.settings import TokenizerSettings
+from unmask.training.settings import CheckpointSettings, TrainingSettings
+
+DEFAULT = "tiny"
+
+
+class Recipe(Settings):
+    """Every setting of a pretraining run. Sections are documented in their own classes."""
+
+    corpus: CorpusSettings = CorpusSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    masking: MaskingSettings = MaskingSettings.model_validate({})
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    def to_toml(self) -> str:
+        """The recipe as a file that `--recipe` reads; settings without a value are left out."""
+        return tomli_w.dumps(_without_none(self.model_dump()))
+
+
+def recipe_names() -> list[str]:
+    """Names of the packaged recipes."""
+    folder = resources.files("unmask") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(
+    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: tuple[str, ...] = ()
+) -> Recipe:
+    """Loads a recipe and applies what was asked for on top.
+
+    Args:
+        source: Name of a packaged recipe, or a TOML file.
+        options: Values by dotted key, such as `{"training.minutes": 5}`; None values are passed over. Applied first.
+        overrides: `section.key=value` in TOML's notation, as `--set` takes them.
+
+    Raises:
+        SettingsError: The recipe, a key or a value is unknown or out of range.
+    """
+    values, where = _read(source)
+    for key, value in (options or {}).items():
+        if value is not None:
+            set_value(values, key, value)
+    for override in overrides:
+        apply_override(values, override)
+    return validated(Recipe, values, where=where)
+
+
+def _read(source: str) -> tuple[dict[str, Any], str]:
+    path = Path(source)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise SettingsError(f"{path}: no such recipe file")
+        text, where = path.read_text(encoding="utf-8"), str(path)
+    else:
+        names = recipe_names()
+        if source not in names:
+            near = difflib.get_close_matches(source, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
+            raise SettingsError(f"unknown recipe {source!r}; {hint}")
+        text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
+        where = f"recipe {source}"
+    try:
+        return tomllib.loads(text), where
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{where}: not TOML: {error}") from error
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value

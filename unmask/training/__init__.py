@@ -1,0 +1,1 @@
+"""The training step, what surrounds it, and the loop as a generator of reports."""

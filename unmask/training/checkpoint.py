@@ -1,0 +1,95 @@
+"""Checkpoints: all of a training run's state, written so that a kill at any moment loses nothing older.
+
+    checkpoints/step-00000200/model.safetensors      weights, named as in the encoder
+                              optimizer.safetensors  momentum and running means
+                              state.json             step, cursor, counters; written last
+
+A checkpoint is written under another name, forced to the disk and renamed; a folder with the right name is whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import RunError
+from unmask.files import sync_folder
+from unmask.packing.stream import Cursor
+from unmask.training.state import TrainState
+
+_MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_PARTIAL = "partial"
+
+
+def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
+    """Saves the state and removes all but the latest checkpoints.
+
+    Args:
+        root: The folder of checkpoints.
+        state: What is saved.
+        fingerprint: Of the data and the recipe that it belongs to.
+        keep: How many checkpoints stay.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        RunError: It cannot be written; older checkpoints are untouched.
+    """
+    target = root / f"step-{state.step:08d}"
+    partial = root / _PARTIAL
+    content = {
+        "fingerprint": fingerprint,
+        "step": state.step,
+        "tokens_seen": state.tokens_seen,
+        "seconds": state.seconds,
+        "cursor": dataclasses.asdict(state.cursor),
+    }
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_file({name: p.detach().contiguous() for name, p in state.model.named_parameters()}, partial / _MODEL)
+        save_file(state.optimizer.state(), partial / _OPTIMIZER)
+        (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        sync_folder(partial)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial, target)
+        sync_folder(root)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(f"{target}: the checkpoint cannot be written ({error}); older ones are untouched") from error
+    for old in list_checkpoints(root)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
+
+
+def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
+    """Puts a checkpoint into a freshly made state.
+
+    Raises:
+        RunError: It is damaged, or belongs to other data or another recipe.
+    """
+    try:
+        content = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        if content["fingerprint"] != fingerprint:
+            raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
+        weights = load_file(folder / _MODEL)
+        state.model.load_state_dict(weights)
+        state.optimizer.load_state(load_file(folder / _OPTIMIZER))
+        state.cursor = Cursor(**content["cursor"])
+    except (OSError, KeyError, TypeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
+        raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
+    state.step = content["step"]
+    state.tokens_seen = content["tokens_seen"]
+    state.seconds = content["seconds"]

@@ -1,0 +1,99 @@
+"""The training loop: a generator of reports. Saving, printing and evaluating are done by whoever consumes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from unmask.masking.engine import Masker
+from unmask.packing.stream import RowStream
+from unmask.training.budget import Budget
+from unmask.training.schedule import learning_rate_scale
+from unmask.training.settings import TrainingSettings
+from unmask.training.state import TrainState
+from unmask.training.step import training_step
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did. The state that it leads to is already in place when the report is handed out.
+
+    Attributes:
+        step: Its number, counted from 1.
+        progress: Share of the budget used up behind it, in [0, 1]; 1 at the last step.
+        epoch: Of its rows.
+        loss: Nats per predicted token.
+        predicted_tokens: Targets of the step.
+        tokens: Tokens of text in its rows.
+        learning_rate: Of the matrices.
+        gradient_norm: Before clipping.
+        seconds: Training time so far, this step included.
+    """
+
+    step: int
+    progress: float
+    epoch: int
+    loss: float
+    predicted_tokens: int
+    tokens: int
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+
+
+def train(
+    state: TrainState,
+    stream: RowStream,
+    masker: Masker,
+    settings: TrainingSettings,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[StepReport]:
+    """Trains until the budget is used up, from wherever the state is.
+
+    Whatever the consumer does between two reports counts as training time.
+
+    Args:
+        state: Changed in place; consistent whenever a report is handed out.
+        stream: The training text.
+        masker: What is predicted.
+        settings: Budget, learning rate, batch.
+        clock: In seconds.
+
+    Raises:
+        DivergedError: The loss or the gradient is not finite; the state is that of the step before.
+    """
+    budget = Budget.of(settings)
+    device = state.model.encoder.tokens.device
+    begin = clock() - state.seconds
+    state.model.train()
+    progress = budget.progress(step=state.step, seconds=state.seconds)
+    batches = stream.batches(state.cursor, settings.num_rows)
+    while progress < 1.0:
+        batch = next(batches)
+        rows = batch.rows.to(device)
+        masked = masker(rows, epoch=batch.epoch, progress=progress)
+        scale = learning_rate_scale(progress, warmup=settings.warmup, decay=settings.decay)
+        result = training_step(
+            state.model, state.optimizer, rows, masked, learning_rate_scale=scale, step=state.step + 1
+        )
+
+        state.step += 1
+        state.tokens_seen += batch.num_tokens
+        state.cursor = batch.cursor
+        state.seconds = clock() - begin
+        progress = budget.progress(step=state.step, seconds=state.seconds)
+        yield StepReport(
+            step=state.step,
+            progress=progress,
+            epoch=batch.epoch,
+            loss=result.loss,
+            predicted_tokens=result.predicted_tokens,
+            tokens=batch.num_tokens,
+            learning_rate=settings.learning_rate * scale,
+            gradient_norm=result.gradient_norm,
+            seconds=state.seconds,
+        )
+        state.seconds = clock() - begin
+        progress = budget.progress(step=state.step, seconds=state.seconds)

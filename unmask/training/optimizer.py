@@ -1,0 +1,102 @@
+"""Which parameter is trained by what: Muon for matrices and AdamW for the rest, or AdamW alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.encoder import MaskedLM
+from unmask.model.parts import Linear
+from unmask.training.muon import Matrix, Muon
+from unmask.training.settings import MuonSettings, TrainingSettings
+
+_ROLES = ("step", "exp_avg", "exp_avg_sq")
+
+
+class Optimizer:
+    """All parameters of a model with what trains them.
+
+    Args:
+        model: To be trained.
+        settings: Learning rates, decay, kind.
+        dtype: Of Muon's products.
+    """
+
+    def __init__(self, model: MaskedLM, settings: TrainingSettings, *, dtype: torch.dtype) -> None:
+        choice = settings.optimizer
+        self.clip_norm = settings.clip_norm
+        self.learning_rate = self.rest_learning_rate = settings.learning_rate
+        self._parameters = dict(model.named_parameters())
+        self._rest = dict(self._parameters)  # what AdamW trains, by name
+        self.muon: Muon | None = None
+        if isinstance(choice, MuonSettings):
+            matrices = _matrices(model)
+            self.muon = Muon(
+                matrices,
+                momentum=choice.momentum,
+                iterations=choice.iterations,
+                weight_decay=settings.weight_decay,
+                dtype=dtype,
+            )
+            for matrix in matrices:
+                del self._rest[matrix.name]
+            self.rest_learning_rate = choice.embedding_learning_rate or settings.learning_rate
+        groups = [
+            {"params": [p for p in self._rest.values() if p.ndim == 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in self._rest.values() if p.ndim != 2], "weight_decay": 0.0},
+        ]
+        self.adamw = torch.optim.AdamW(
+            groups, lr=self.rest_learning_rate, betas=choice.betas, eps=choice.eps, fused=True
+        )
+
+    def clip(self) -> float:
+        """Scales the gradient down to the largest norm allowed, and returns the norm it had."""
+        return float(nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True))
+
+    def step(self, scale: float) -> None:
+        """Applies the gradient and clears it.
+
+        Args:
+            scale: Factor of the peak learning rates.
+        """
+        if self.muon is not None:
+            self.muon.step(self.learning_rate * scale)
+        for group in self.adamw.param_groups:
+            group["lr"] = self.rest_learning_rate * scale
+        self.adamw.step()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that the optimizers remember, by role and parameter name; empty before the first step."""
+        tensors = {
+            f"adamw.{role}.{name}": self.adamw.state[parameter][role]
+            for name, parameter in self._rest.items()
+            for role in _ROLES
+            if parameter in self.adamw.state
+        }
+        if self.muon is not None:
+            tensors |= {f"muon.momentum.{name}": value for name, value in self.muon.state().items()}
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Takes back what `state` gave.
+
+        Raises:
+            KeyError: A tensor is missing.
+        """
+        if self.muon is not None:
+            prefix = "muon.momentum."
+            self.muon.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        for name, parameter in self._rest.items():
+            self.adamw.state[parameter] = {
+                role: tensors[f"adamw.{role}.{name}"].to(parameter.device).clone() for role in _ROLES
+            }
+
+
+def _matrices(model: MaskedLM) -> list[Matrix]:
+    return [
+        Matrix(f"{name}.weight", module.weight, module.num_fused)
+        for name, module in model.named_modules()
+        if isinstance(module, Linear)
+    ]

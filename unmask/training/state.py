@@ -1,0 +1,30 @@
+"""Everything that a training run is, apart from its settings and its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unmask.model.encoder import MaskedLM
+from unmask.packing.stream import Cursor
+from unmask.training.optimizer import Optimizer
+
+
+@dataclass
+class TrainState:
+    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
+
+    Attributes:
+        model: The weights.
+        optimizer: Its momentum and running means.
+        cursor: Where the next batch begins.
+        step: Optimizer steps made.
+        tokens_seen: Tokens of text trained on, repetitions included.
+        seconds: Trained so far, over all sittings.
+    """
+
+    model: MaskedLM
+    optimizer: Optimizer
+    cursor: Cursor = field(default_factory=Cursor)
+    step: int = 0
+    tokens_seen: int = 0
+    seconds: float = 0.0

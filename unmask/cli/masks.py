@@ -11,7 +11,7 @@ from unmask.cli.progress import console
 from unmask.errors import SettingsError
 from unmask.masking.engine import Masker
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.pretrain import packaged_corpus
+from unmask.pretraining.claim import packaged_corpus
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
 

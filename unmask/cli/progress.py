@@ -7,7 +7,6 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.pretraining.pretrain import Run
@@ -122,10 +121,11 @@ def _smooth(mean: float | None, value: float) -> float:
 
 
 def show_summary(run: Run) -> None:
-    """A table of the result and what to do next."""
+    """The result in a few lines, and what to do next."""
     s = run.summary
-    table = Table(box=None, show_header=False, pad_edge=False)
     gain = s["unigram_entropy"] - s["validation_loss"]
+    out = console()
+    out.print()
     for name, value in (
         ("held-out loss", f"{s['validation_loss']:.3f} nats per predicted token"),
         ("", f"{gain:.2f} better than word frequencies alone ({s['unigram_entropy']:.3f})"),
@@ -136,7 +136,5 @@ def show_summary(run: Run) -> None:
         ("model", s["model"]),
         ("report", str(run.folder / "report.html")),
     ):
-        table.add_row(name, value)
-    out = console()
-    out.print(table)
+        out.print(f"{name:<14} {value}", markup=False, soft_wrap=True)
     out.print(f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."', markup=False, soft_wrap=True)

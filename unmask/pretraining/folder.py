@@ -94,12 +94,17 @@ def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:
         if strangers:
             raise RunError(f"{root} holds other files ({', '.join(sorted(strangers)[:3])}); give a new or empty folder")
     if overwrite:
-        for name in _OURS:
-            (root / name).unlink(missing_ok=True)
-        for name in _OUR_FOLDERS:
-            shutil.rmtree(root / name, ignore_errors=True)
+        clear_run(folder)
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{root}: the folder cannot be made ({error.strerror})") from error
     return folder
+
+
+def clear_run(folder: RunFolder) -> None:
+    """Removes a run's files; others in its folder stay."""
+    for name in _OURS:
+        (folder.root / name).unlink(missing_ok=True)
+    for name in _OUR_FOLDERS:
+        shutil.rmtree(folder.root / name, ignore_errors=True)

@@ -46,4 +46,4 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             return
-        raise Interrupted(signum, "stopped")
+        raise Interrupted(signum, "stopped before training began; start again with the same command and --resume")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import model_validator
 
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
@@ -34,6 +35,13 @@ class Recipe(Settings):
     training: TrainingSettings
     checkpoint: CheckpointSettings = CheckpointSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        longest, rows = self.model.max_position_embeddings, self.training.sequence_length
+        if longest is not None and longest < rows:
+            raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
+        return self
 
     def to_toml(self) -> str:
         """The recipe as a file that `--recipe` reads; settings without a value are left out."""

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+from unmask.cli import app as app_module
+
+
+def call(*arguments: object, code: int = 0) -> tuple[str, str]:
+    """Runs the command line in a process of its own; returns stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unmask", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Runs the command line in this process, which is faster; returns exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            app_module.main()
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+def test_help_names_every_command() -> None:
+    out, _ = call("--help")
+    for command in ("pretrain", "prepare", "masks", "fill"):
+        assert command in out
+        assert "Example: unmask" in call(command, "--help")[0]
+
+
+def test_pretrain_prints_one_json_object(data_folder: Path, tmp_path: Path) -> None:
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    out, err = call("pretrain", data_folder, "--out", tmp_path / "run", "--steps", 12, *small, "--json")
+    summary = json.loads(out)
+    assert summary["steps"] == 12
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "held-out loss" in err
+    assert "report.html" in err
+
+
+def test_prepare_then_pretrain(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--json")
+    assert code == 0
+    ledger = json.loads(out)
+    assert ledger["documents"] == 400
+    assert ledger["bytes"] < corpus_file.stat().st_size
+    assert ledger["skipped"] == {}
+    assert ledger["tokens"] == ledger["train_tokens"] + ledger["validation_tokens"]
+    assert "a document is a block" in err
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data")
+    assert code == 2
+    assert "already holds prepared data; replace it with --overwrite" in err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "mine")
+    assert (code, "holds other files" in err) == (2, True)
+
+
+def test_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = main("fill", run.folder / "model", "The [MASK] loves the [MASK].", "--top-k", 3, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert [len(mask["candidates"]) for mask in result["masks"]] == [3, 3]
+    first = result["masks"][0]["candidates"][0]
+    assert set(first) == {"token", "token_id", "probability"}
+    expected = run.model.fill("The [MASK] loves the [MASK].", top_k=3)
+    assert first["token"] == expected.masks[0][0].token
+    assert first["token"] in err
+    assert "together:" in err
+
+
+def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
+    text = "The philosopher remembers the embroidery in Constantinople."
+    code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")
+    assert code == 0
+    shown = json.loads(out)["strategies"]
+    assert [s["name"] for s in shown] == ["random", "whole_word", "span"]
+    for strategy in shown:
+        tokens, targets = strategy["tokens"], strategy["targets"]
+        assert len(tokens) == len(strategy["input_tokens"])
+        assert targets
+        assert tokens[0] == "[CLS]"
+        for place, (before, after) in enumerate(zip(tokens, strategy["input_tokens"], strict=True)):
+            assert before == after or place in targets
+        assert strategy["name"] in err
+    assert main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")[1] == out
+    assert main("masks", text, "--seed", 1, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")[1] != out
+
+
+def test_masks_without_a_tokenizer(main) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = main("masks", "To be, or not to be", "--strategy", "span", "--json")
+    assert code == 0
+    assert [s["name"] for s in json.loads(out)["strategies"]] == ["span"]
+    assert "trained on Tiny Shakespeare" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pretrain", "none.txt", "--out", "x"), "unmask: none.txt: no such file"),
+        (("pretrain", "--out", "x", "--recipe", "tinny"), "unmask: unknown recipe 'tinny'; did you mean 'tiny'?"),
+        (("pretrain", "--out", "x", "--set", "model.num_layer=3"), "did you mean 'num_layers'?"),
+        (("pretrain", "--out", "x", "--steps", "0"), "training.steps = 0: input should be greater than or equal to 1"),
+        (("pretrain", "--out", "x", "--strategy", "spam"), "unknown strategy 'spam'"),
+        (("prepare", "none.txt", "--out", "x"), "unmask: none.txt: no such file"),
+        (("masks", " "), "unmask: the text is empty"),
+        (("masks", "text", "--rate", "2"), "masking: rate"),
+        (("masks", "text", "--tokenizer", "nowhere"), "unmask: nowhere: there is no tokenizer.json"),
+        (("fill", "nowhere", "[MASK]"), "unmask: nowhere: no such folder"),
+        (("pretrain",), "Missing option '--out'"),
+        (("spam",), "No such command 'spam'"),
+    ],
+)
+def test_mistakes_end_with_one_clear_line_and_code_2(  # type: ignore[no-untyped-def]
+    main,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = main(*arguments)
+    assert code == 2
+    assert out == ""
+    assert message in " ".join(err.split())
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"

@@ -1,0 +1,135 @@
+"""Small things that many tests need: a corpus, a tokenizer, shards, and a model that a test has trained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from unmask.corpus.settings import CorpusSettings
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.initialise import initialise
+from unmask.tokens.manifest import Manifest, load_manifest
+from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip(f"the shared data is not at {SHARED}")
+    return SHARED
+
+
+def make_text(num_documents: int, seed: int = 0) -> str:
+    """Documents between empty lines, of a small language with some grammar and long words."""
+    rng = random.Random(seed)
+    nouns = ["cat", "dog", "mountaineer", "king", "queen", "philosopher", "ship", "winter", "embroidery"]
+    verbs = ["sees", "follows", "remembers", "misunderstands", "loves", "photographs"]
+    places = ["in the garden", "at sea", "under the bridge", "in Constantinople"]
+    names = ["".join(rng.choices(["ba", "lo", "min", "ter", "ska", "vu", "ri", "on"], k=3)) for _ in range(300)]
+    documents = []
+    for _ in range(num_documents):
+        lines = [
+            f"{rng.choice(names).title()} and the {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(nouns)} {rng.choice(places)}."
+            for _ in range(rng.randint(1, 9))
+        ]
+        documents.append("\n".join(lines))
+    return "\n\n".join(documents) + "\n"
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text(make_text(400), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data_folder(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data") / "prepared"
+    prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200))
+    return out
+
+
+@pytest.fixture(scope="session")
+def manifest(data_folder: Path) -> Manifest:
+    return load_manifest(data_folder)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(data_folder: Path) -> Tokenizer:
+    return load_tokenizer(data_folder / "tokenizer")
+
+
+@pytest.fixture(scope="session")
+def store(data_folder: Path, manifest: Manifest) -> TokenStore:
+    return TokenStore([data_folder / file.name for file in manifest.train.files])
+
+
+@pytest.fixture(scope="session")
+def validation_store(data_folder: Path, manifest: Manifest) -> TokenStore:
+    return TokenStore([data_folder / file.name for file in manifest.validation.files])
+
+
+@pytest.fixture
+def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
+    """A small model whose weights are large enough for differences to show."""
+
+    def make(**changes: object) -> MaskedLM:
+        values = {
+            "vocab_size": tokenizer.vocab_size,
+            "pad_id": 0,
+            "cls_id": 2,
+            "sep_id": 3,
+            "mask_id": 4,
+            "num_layers": 4,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "intermediate_size": 48,
+            "activation": "gelu",
+            "max_position_embeddings": 64,
+            "norm_eps": 1e-5,
+            "global_every": 3,
+            "local_window": 8,
+            "global_rope_theta": 160_000.0,
+            "local_rope_theta": 10_000.0,
+            "initializer_range": 0.2,
+        }
+        model = MaskedLM(EncoderConfig.model_validate(values | changes))
+        initialise(model, seed=0)
+        with torch.no_grad():
+            model.head.bias.normal_(generator=torch.Generator().manual_seed(1))
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
+    """A short run, with a model that has learned a little."""
+    return unmask.pretrain(
+        [corpus_file],
+        out=tmp_path_factory.mktemp("runs") / "short",
+        steps=60,
+        vocab_size=200,
+        settings=SMALL,
+    )
+
+
+SMALL = (
+    "model.num_layers=2",
+    "model.hidden_size=64",
+    "model.num_heads=2",
+    "training.sequence_length=64",
+    "training.batch_tokens=512",
+)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_text
+from unmask.corpus.documents import read_documents
+from unmask.corpus.settings import CorpusSettings
+from unmask.corpus.survey import plan_corpus, split_validation
+from unmask.errors import CorpusError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("first line\nsecond line\n\n" * 3000, "block"),
+        ("a line of text number one\n" * 3000, "line"),
+        ("\n\nleading and trailing empty lines\nare no separators\n\n" + "x " * 4000, "block"),
+        ("only one line " * 1000, "file"),
+    ],
+)
+def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) -> None:
+    plan = plan_corpus([write(tmp_path / "a.txt", text)], CorpusSettings())
+    assert plan.unit == unit
+    assert plan.reason in plan.describe()
+
+
+def test_trailing_empty_lines_do_not_make_blocks(tmp_path: Path) -> None:
+    plan = plan_corpus([write(tmp_path / "a.txt", "\n\n" + "some line\nother line\n" * 500 + "\n\n")], CorpusSettings())
+    assert plan.unit == "line"
+
+
+def test_whole_documents_are_held_out_where_there_are_many(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", make_text(2000))
+    plan = plan_corpus([path], CorpusSettings(holdout=0.1))
+    assert plan.holdout_unit == "document"
+    marked = list(split_validation(read_documents([path], plan.unit), plan))
+    texts = {p.text: held for p, held in marked}
+    share = sum(texts.values()) / len(texts)
+    assert abs(share - 0.1) < 4 * (0.1 * 0.9 / len(texts)) ** 0.5
+    assert all(texts[p.text] == held for p, held in marked), "equal documents are on the same side"
+
+
+def test_the_side_of_a_document_is_kept_when_the_corpus_grows(tmp_path: Path) -> None:
+    small, large = make_text(300, seed=1), make_text(600, seed=2) + "\n" + make_text(300, seed=1)
+    sides = []
+    for text in (small, large):
+        path = write(tmp_path / "a.txt", text)
+        plan = plan_corpus([path], CorpusSettings())
+        sides.append({p.text: held for p, held in split_validation(read_documents([path], plan.unit), plan)})
+    assert set(sides[0]) <= set(sides[1])
+    assert all(sides[1][text] == held for text, held in sides[0].items())
+
+
+def test_parts_are_held_out_where_documents_are_few(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", make_text(5000).replace("\n\n", "\n"))
+    plan = plan_corpus([path], CorpusSettings(documents="file"))
+    assert plan.holdout_unit == "part"
+    assert "since documents are few" in plan.describe()
+    pieces = read_documents([path], plan.unit, piece_chars=plan.piece_chars)
+    sides = [held for _, held in split_validation(pieces, plan)]
+    assert 0 < sum(sides) < len(sides) / 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_small_corpus_always_has_both_sides(tmp_path: Path, seed: int) -> None:
+    path = write(tmp_path / "a.txt", make_text(4, seed=seed))
+    plan = plan_corpus([path], CorpusSettings(documents="block"))
+    pieces = read_documents([path], plan.unit, piece_chars=plan.piece_chars)
+    sides = {held for _, held in split_validation(pieces, plan)}
+    assert sides == {True, False}
+
+
+def test_too_little_text(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="there is no text in it"):
+        plan_corpus([write(tmp_path / "a.txt", "\n  \n")], CorpusSettings())
+    with pytest.raises(CorpusError, match="too few to hold a part out"):
+        plan_corpus([write(tmp_path / "b.txt", "one short line")], CorpusSettings())
+    with pytest.raises(CorpusError, match="no files"):
+        plan_corpus([], CorpusSettings())

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.evaluation.held_out import HeldOutSet, unigram_entropy
+from unmask.model.encoder import MaskedLM
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def test_the_loss_is_per_predicted_token(
+    make_model: Callable[..., MaskedLM],
+    validation_store: TokenStore,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the batches: the sum over all targets, divided once."""
+    model = make_model()
+    results = []
+    for batch_positions in (32, 8192):
+        monkeypatch.setattr("unmask.evaluation.held_out.BATCH_POSITIONS", batch_positions)
+        held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+        results.append(held_out.evaluate(model))
+    assert results[0].predicted_tokens == results[1].predicted_tokens == len(held_out.targets())
+    assert results[0].loss == pytest.approx(results[1].loss, rel=1e-5)
+    num_bytes = tokenizer.token_bytes[held_out.targets()].sum()
+    expected = results[0].loss * results[0].predicted_tokens / math.log(2) / num_bytes
+    assert results[0].bits_per_byte == pytest.approx(expected)
+    assert results[0].perplexity == pytest.approx(math.exp(results[0].loss))
+
+
+def test_a_model_that_knows_the_answer_has_no_loss(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
+    held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+    labels = {m.input_ids.numpy().tobytes(): m.labels.flatten() for _, m in held_out.batches}
+
+    class Oracle(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = torch.nn.Module()
+            self.encoder.tokens = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, input_ids: torch.Tensor, *, positions_N: torch.Tensor, **_: object) -> torch.Tensor:
+            assert not self.training
+            right = labels[input_ids.numpy().tobytes()][positions_N]
+            return torch.nn.functional.one_hot(right, tokenizer.vocab_size) * 50.0
+
+    oracle = Oracle().train()
+    result = held_out.evaluate(oracle)  # type: ignore[arg-type]
+    assert result.loss < 1e-6
+    assert result.accuracy == 1.0
+    assert oracle.training, "the mode is put back"
+
+
+def test_evaluation_is_limited_and_spread(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
+    part = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=1)
+    whole = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+    assert part.num_tokens <= whole.num_tokens == validation_store.num_tokens
+
+
+def test_unigram_entropy_by_hand() -> None:
+    frequencies = np.array([5, 3, 0])
+    ordinary = np.array([False, True, True])
+    # One is added to each ordinary count: probabilities 4/5 and 1/5.
+    found = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
+    assert found == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)

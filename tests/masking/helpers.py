@@ -1,0 +1,45 @@
+"""Rows made by hand, for tests of masking."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unmask.hashing import mix
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def make_rows(
+    tokenizer: Tokenizer, num_rows: int, segment_lengths: list[int], *, mean_word: float = 1.6, seed: int = 0
+) -> Rows:
+    """Rows that all hold segments of the same lengths (in tokens of text), with random words and ids."""
+    rng = np.random.default_rng(seed)
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    width = sum(n + 2 for n in segment_lengths) + 3  # and some padding
+    ids = np.zeros((num_rows, width), dtype=np.int64)
+    segments = np.full((num_rows, width), -1, dtype=np.int32)
+    positions = np.zeros_like(ids)
+    starts = np.zeros((num_rows, width), dtype=bool)
+    keys = np.zeros_like(ids)
+    begin = 0
+    for number, length in enumerate(segment_lengths):
+        end = begin + length + 2
+        ids[:, begin], ids[:, end - 1] = 2, 3
+        ids[:, begin + 1 : end - 1] = rng.choice(ordinary, (num_rows, length))
+        segments[:, begin:end] = number
+        positions[:, begin:end] = np.arange(length + 2)
+        starts[:, begin + 1 : end - 1] = rng.random((num_rows, length)) < 1 / mean_word
+        if length:
+            starts[:, begin + 1] = True
+        keys[:, begin:end] = rng.integers(0, 2**62, (num_rows, 1))
+        begin = end
+    maskable = tokenizer.ordinary[ids]
+    arrays = (ids, segments, positions, starts, maskable, mix(keys))
+    return Rows(*(torch.from_numpy(array) for array in arrays))
+
+
+def word_numbers(rows: Rows) -> torch.Tensor:
+    """[B, S]: a number for each word, -1 outside."""
+    numbers = torch.cumsum(rows.word_starts.flatten(), 0).view(rows.shape)
+    return torch.where(rows.maskable, numbers, -1)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.masking.helpers import make_rows, word_numbers
+from unmask.errors import SettingsError
+from unmask.masking.engine import Masker
+from unmask.masking.settings import STRATEGIES
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+ALL = sorted(STRATEGIES)
+
+
+def chosen(masker: Masker, rows: Rows, **kwargs: float) -> torch.Tensor:
+    return masker(rows, **kwargs).labels != -100  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ALL)
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize("lengths", [[120], [3, 5, 8, 40], [1, 1, 1, 2, 2]])
+def test_the_expected_rate_is_exact(tokenizer: Tokenizer, strategy: str, rate: float, lengths: list[int]) -> None:
+    """Whatever the units' sizes: 3 pieces a word on average, segments down to one token."""
+    rows = make_rows(tokenizer, 3000, lengths, mean_word=3.0)
+    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=rate)
+    counts = chosen(masker, rows).sum(1).double()
+    expected = rate * rows.maskable.sum(1).double().mean()
+    deviation = counts.std() / len(counts) ** 0.5
+    assert abs(counts.mean() - expected) < 4 * deviation + 1e-9
+    assert counts.std() > 0 or rate * sum(lengths) % 1 == 0
+
+
+@pytest.mark.parametrize("length", [4, 40, 400])
+def test_random_masking_fills_the_budget_to_within_one_token(tokenizer: Tokenizer, length: int) -> None:
+    rows = make_rows(tokenizer, 200, [length])
+    counts = chosen(Masker.from_tokenizer(tokenizer, rate=0.15), rows).sum(1)
+    assert ((counts - 0.15 * length).abs() < 1).all()
+
+
+@pytest.mark.parametrize("strategy", ["whole_word", "span"])
+def test_words_are_masked_whole(tokenizer: Tokenizer, strategy: str) -> None:
+    rows = make_rows(tokenizer, 300, [60, 30], mean_word=2.5)
+    masked = chosen(Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3), rows)
+    words = word_numbers(rows)
+    hit = masked[rows.maskable].double()
+    per_word = torch.zeros(int(words.max()) + 1, dtype=torch.double).scatter_add_(0, words[rows.maskable], hit)
+    sizes = torch.bincount(words[rows.maskable]).double()
+    assert ((per_word == 0) | (per_word == sizes)).all()
+    assert (per_word > 0).sum() > 1000
+    # and no size is favoured: a word's chance does not grow with its pieces
+    shares = [float((per_word[sizes == n] > 0).double().mean()) for n in (1, 2, 3)]
+    assert max(shares) - min(shares) < 0.05
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_mask_depends_on_seed_epoch_and_content_alone(tokenizer: Tokenizer, strategy: str) -> None:
+    """The same segment has the same mask in any batch, row, order and company."""
+    rows = make_rows(tokenizer, 40, [20, 9])
+    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3, seed=3)
+    whole = masker(rows, epoch=2)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    shuffled = masker(Rows(*(getattr(rows, name)[order] for name in fields)), epoch=2)
+    assert torch.equal(shuffled.input_ids, whole.input_ids[order])
+    alone = masker(Rows(*(getattr(rows, name)[7:8] for name in fields)), epoch=2)
+    assert torch.equal(alone.labels, whole.labels[7:8])
+    # the second segment of each row, moved to the front of a row of its own
+    second = Rows(*(getattr(rows, name)[:, 22:33] for name in fields))
+    assert torch.equal(masker(second, epoch=2).input_ids, whole.input_ids[:, 22:33])
+    for other in (masker(rows, epoch=3), Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3, seed=4)(rows)):
+        assert not torch.equal(other.labels, whole.labels)
+
+
+def test_static_masks_are_the_same_in_every_epoch(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 10, [30])
+    settings = Masker.from_tokenizer(tokenizer).settings
+    static = Masker(settings.model_copy(update={"static": True}), tokenizer)
+    assert torch.equal(static(rows, epoch=0).input_ids, static(rows, epoch=9).input_ids)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_epochs_are_independent(tokenizer: Tokenizer, strategy: str) -> None:
+    """Over many epochs every token is hit equally often."""
+    rows = make_rows(tokenizer, 4, [40])
+    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.2)
+    hits = sum(chosen(masker, rows, epoch=e).double() for e in range(1500)) / 1500
+    assert isinstance(hits, torch.Tensor)
+    deviation = (0.2 * 0.8 / 1500) ** 0.5
+    inner = rows.maskable & (rows.position_ids > 0)
+    assert (hits[inner] - 0.2).abs().max() < (5 if strategy == "random" else 12) * deviation
+    assert hits[~rows.maskable].max() == 0
+
+
+def test_progress_moves_the_rate(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 300, [100])
+    masker = Masker.from_tokenizer(tokenizer, rate={"kind": "linear", "start": 0.4, "end": 0.1})  # type: ignore[arg-type]
+    shares = [float(chosen(masker, rows, progress=p).sum() / rows.maskable.sum()) for p in (0.0, 0.5, 1.0)]
+    assert shares == pytest.approx([0.4, 0.25, 0.1], abs=1e-3)
+
+
+def test_masked_rows_unpack_like_a_mapping(tokenizer: Tokenizer) -> None:
+    masked = Masker.from_tokenizer(tokenizer)([[2, 10, 11, 12, 3], [2, 10, 3]])
+    content = dict(**masked)
+    assert list(content) == ["input_ids", "labels", "attention_mask"]
+    assert content["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    with pytest.raises(KeyError):
+        masked["anything"]
+
+
+def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: Tokenizer) -> None:
+    row = [2, *range(10, 40), 3]
+    masker = Masker.from_tokenizer(tokenizer, rate=0.4)
+    alone = masker([row]).input_ids[0]
+    padded = masker([row + [0] * 9, list(range(10, 51))]).input_ids[0]
+    tensor = masker(torch.tensor([row])).input_ids[0]
+    assert torch.equal(alone, padded[:32])
+    assert torch.equal(alone, tensor)
+    other = masker([[2, *range(11, 41), 3]])
+    assert not torch.equal(other.labels[0] == -100, masker([row]).labels[0] == -100)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[2, 100_000, 3]], "id 100000 lies outside the tokenizer's vocabulary"),
+        ([[2, -1, 3]], "id -1 lies outside"),
+        ([["a"]], "row 0 is not a list of token ids"),
+        (torch.zeros(2, 3), r"rows are a \[B, S\] tensor of integers, not torch.float32"),
+    ],
+)
+def test_rows_that_cannot_be_masked(tokenizer: Tokenizer, rows: object, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Masker.from_tokenizer(tokenizer)(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "spam"}, "masking: unknown strategy 'spam'; known are random, whole_word, span"),
+        ({"rate": 1.5}, r"masking: rate.* = 1.5"),
+        ({"replacement": (0.8, 0.1, 0.2)}, "must add up to 1, not 1.1"),
+        ({"random_from": "unigram"}, "needs the frequency of each of the"),
+        ({"random_from": "bigram"}, "masking: replacement.random_from = 'bigram'"),
+    ],
+)
+def test_settings_that_are_wrong(tokenizer: Tokenizer, options: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Masker.from_tokenizer(tokenizer, **options)  # type: ignore[arg-type]
+
+
+def test_progress_outside_training(tokenizer: Tokenizer) -> None:
+    with pytest.raises(SettingsError, match="progress is a number from 0 to 1, not 1.5"):
+        Masker.from_tokenizer(tokenizer)([[2, 10, 3]], progress=1.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 190), max_size=25), max_size=6),
+    strategy=st.sampled_from(ALL),
+    rate=st.floats(0.01, 0.99),
+    epoch=st.integers(0, 5),
+)
+def test_any_ragged_batch(tokenizer: Tokenizer, rows: list[list[int]], strategy: str, rate: float, epoch: int) -> None:
+    """Empty rows, rows of specials only, rows of one token: nothing breaks and nothing special is touched."""
+    masked = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=rate)(rows, epoch=epoch)
+    width = max((len(row) for row in rows), default=0)
+    original = torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int64).view(len(rows), width)
+    target = masked.labels != -100
+    ordinary = torch.from_numpy(tokenizer.ordinary)
+    assert torch.equal(masked.labels[target], original[target])
+    assert torch.equal(masked.input_ids[~target], original[~target])
+    assert ordinary[original[target]].all()
+    assert (ordinary[masked.input_ids[target]] | (masked.input_ids[target] == tokenizer.special.mask)).all()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.masking.helpers import make_rows
+from unmask.errors import SettingsError
+from unmask.masking.engine import Masker
+from unmask.masking.replacement import RandomTokens
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import SpanUnits, WordUnits
+from unmask.masking.weights import UniformWeights
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def shares_of(masker: Masker, tokenizer: Tokenizer, num_rows: int = 2000) -> tuple[float, float, float, int]:
+    rows = make_rows(tokenizer, num_rows, [120])
+    masked = masker(rows)
+    target = masked.labels != -100
+    seen, true = masked.input_ids[target], masked.labels[target]
+    mask, keep = seen == tokenizer.special.mask, seen == true
+    return float(mask.double().mean()), float((~mask & ~keep).double().mean()), float(keep.double().mean()), len(seen)
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.5, 0.5, 0.0), (0.0, 0.3, 0.7)])
+def test_one_draw_partitions_the_chosen_tokens(tokenizer: Tokenizer, shares: tuple[float, float, float]) -> None:
+    *found, count = shares_of(Masker.from_tokenizer(tokenizer, rate=0.3, replacement=shares), tokenizer)
+    for share, expected in zip(found, shares, strict=True):
+        assert abs(share - expected) <= 4 * (expected * (1 - expected) / count) ** 0.5
+
+
+@pytest.mark.parametrize(("index", "shares"), [(0, (1.0, 0.0, 0.0)), (1, (0.0, 1.0, 0.0)), (2, (0.0, 0.0, 1.0))])
+def test_forced_shares_are_exact(tokenizer: Tokenizer, index: int, shares: tuple[float, float, float]) -> None:
+    found = shares_of(Masker.from_tokenizer(tokenizer, replacement=shares), tokenizer, 200)
+    assert found[index] == 1.0
+
+
+@pytest.mark.parametrize(("units", "kinds"), [(SpanUnits(), 1), (WordUnits(), 2)])
+def test_spans_are_replaced_as_a_whole_and_words_piece_by_piece(
+    tokenizer: Tokenizer, units: SpanUnits | WordUnits, kinds: int
+) -> None:
+    rows = make_rows(tokenizer, 300, [30], mean_word=4.0)
+    masker = Masker(MaskingSettings(units=units, weights=UniformWeights(), rate=0.02), tokenizer)
+    masked = masker(rows)
+    most = 0
+    for seen, labels in zip(masked.input_ids, masked.labels, strict=True):
+        target = labels != -100  # at this rate at most one unit a row
+        if target.any():
+            kind = torch.where(seen == tokenizer.special.mask, 0, torch.where(seen == labels, 1, 2))[target]
+            most = max(most, len(set(kind.tolist())))
+    assert most >= kinds if kinds > 1 else most == 1
+
+
+def test_the_setting_overrules_the_units(tokenizer: Tokenizer) -> None:
+    settings = {"strategy": "span", "rate": 0.3, "replacement": {"per": "token", "shares": (0.5, 0.0, 0.5)}}
+    rows = make_rows(tokenizer, 50, [100])
+    by_token = Masker(MaskingSettings.model_validate(settings), tokenizer)(rows).input_ids
+    settings["replacement"] = {"shares": (0.5, 0.0, 0.5)}
+    by_unit = Masker(MaskingSettings.model_validate(settings), tokenizer)(rows).input_ids
+    assert not torch.equal(by_token, by_unit)
+
+
+def test_random_tokens_are_uniform_over_ordinary_ones_and_never_the_original(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 4000, [120])
+    masked = Masker.from_tokenizer(tokenizer, rate=0.5, replacement=(0.0, 1.0, 0.0))(rows)
+    target = masked.labels != -100
+    seen = masked.input_ids[target]
+    assert not (seen == masked.labels[target]).any()
+    counts = torch.bincount(seen, minlength=tokenizer.vocab_size).double()
+    ordinary = torch.from_numpy(tokenizer.ordinary)
+    assert counts[~ordinary].sum() == 0
+    expected = counts.sum() / ordinary.sum()
+    assert ((counts[ordinary] - expected).abs() < 5 * expected**0.5).all()
+
+
+def test_unigram_replacement_follows_the_frequencies(tokenizer: Tokenizer) -> None:
+    frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    frequencies[[0, 4, 20, 21, 22]] = [10**6, 10**6, 600, 300, 100]
+    masker = Masker.from_tokenizer(
+        tokenizer, rate=0.5, replacement=(0.0, 1.0, 0.0), random_from="unigram", frequencies=frequencies
+    )
+    rows = make_rows(tokenizer, 2000, [120])
+    masked = masker(rows)
+    target = masked.labels != -100
+    foreign = target & ~torch.isin(masked.labels, torch.tensor([20, 21, 22]))
+    counts = torch.bincount(masked.input_ids[foreign], minlength=tokenizer.vocab_size)
+    assert set(counts.nonzero()[:, 0].tolist()) == {20, 21, 22}
+    assert (counts[[20, 21, 22]] / counts.sum()).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
+
+
+def test_the_draw_by_hand() -> None:
+    tokens = RandomTokens(np.array([0, 2, 1, 0, 1]))
+    # Without id 1 there are two places left: ids 2 and 4, half of the random numbers each.
+    bits = torch.tensor([0, 2**30 - 1, 2**30, 2**31 - 1])
+    assert tokens.draw(bits, torch.full((4,), 1)).tolist() == [2, 2, 4, 4]
+    # Without id 4: two thirds id 1, one third id 2.
+    bits = torch.tensor([0, 2**31 * 2 // 3 - 1, 2**31 * 2 // 3 + 1, 2**31 - 1])
+    assert tokens.draw(bits, torch.full((4,), 4)).tolist() == [1, 1, 2, 2]
+
+
+def test_a_vocabulary_without_choice() -> None:
+    with pytest.raises(SettingsError, match="at least two ordinary tokens"):
+        RandomTokens(np.array([0, 0, 3]))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import torch
+
+from tests.masking.helpers import make_rows, word_numbers
+from unmask.masking.engine import Masker, flatten
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
+from unmask.masking.weights import UniformWeights
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def span_lengths_in_words(rows: Rows, key: int = 5) -> list[list[int]]:
+    """Lengths of the tiles of each segment, in words, read off the unit starts one token at a time."""
+    flat = flatten(rows, key)
+    starts = SpanUnits().starts(flat).view(rows.shape)
+    words = word_numbers(rows)
+    found = []
+    for r in range(len(rows.input_ids)):
+        for n in range(int(rows.segment_ids[r].max()) + 1):
+            inside = (rows.segment_ids[r] == n) & rows.maskable[r]
+            seen: list[set[int]] = []
+            for start, word in zip(starts[r][inside].tolist(), words[r][inside].tolist(), strict=True):
+                if start or not seen:
+                    seen.append(set())
+                seen[-1].add(word)
+            found.append([len(tile) for tile in seen])
+    return found
+
+
+def test_span_lengths_follow_the_papers_distribution(tokenizer: Tokenizer) -> None:
+    """Geometric with p = 0.2, cut at 10 and renormalised: mean 3.80 (Joshi et al. 2020)."""
+    rows = make_rows(tokenizer, 60, [1500])
+    lengths = torch.tensor([n for tiles in span_lengths_in_words(rows) for n in tiles[:-1]])
+    weights = torch.tensor([0.2 * 0.8**k for k in range(10)])
+    expected = weights / weights.sum()
+    assert abs(float((expected * torch.arange(1, 11)).sum()) - 3.797) < 1e-2
+    for n in range(1, 11):
+        share, deviation = float((lengths == n).double().mean()), float((expected[n - 1] / len(lengths)) ** 0.5)
+        assert abs(share - expected[n - 1]) < 4.5 * deviation
+    assert lengths.max() == 10
+
+
+def test_chosen_spans_keep_the_distribution(tokenizer: Tokenizer) -> None:
+    """Drawing tiles does not favour short or long ones where the budget is large against a span."""
+    rows = make_rows(tokenizer, 200, [2000], mean_word=1.0)
+    settings = MaskingSettings(units=SpanUnits(), weights=UniformWeights(), rate=0.05)
+    target = Masker(settings, tokenizer)(rows).labels != -100
+    edges = torch.diff(torch.nn.functional.pad(target.int(), (1, 1)), dim=1).flatten()
+    begins, ends = (edges == 1).nonzero()[:, 0], (edges == -1).nonzero()[:, 0]
+    lengths = (ends - begins).double()
+    # Two tiles side by side look like one span; with 5 % masked that adds about 5 % to the mean.
+    assert 3.80 < float(lengths.mean()) < 3.80 * 1.09
+    assert target.double().sum() / rows.maskable.sum() > 0.0495
+
+
+def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 50, [30, 7, 1], mean_word=2.0)
+    starts = SpanUnits().starts(flatten(rows, 1)).view(rows.shape)
+    assert not (starts & ~rows.word_starts).any()
+    first = rows.maskable & (rows.position_ids == 1)
+    assert starts[first].all()
+    assert all(sum(tiles) for tiles in span_lengths_in_words(rows))
+
+
+def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 20, [30, 7])
+    flat = flatten(rows, 0)
+    one = SpanUnits(max_words=1).starts(flat)
+    assert torch.equal(one[flat.maskable_T], WordUnits().starts(flat)[flat.maskable_T])
+    assert TokenUnits().starts(flat).all()
+
+
+def test_another_epoch_tiles_otherwise(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 5, [200])
+    assert span_lengths_in_words(rows, key=1) != span_lengths_in_words(rows, key=2)

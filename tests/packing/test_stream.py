@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice, takewhile
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.errors import DataError
+from unmask.packing import stream as stream_module
+from unmask.packing.rows import Rows
+from unmask.packing.stream import Batch, Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def epoch_of(stream: RowStream, epoch: int, num_rows: int = 4) -> list[Batch]:
+    return list(takewhile(lambda b: b.epoch == epoch, stream.batches(Cursor(epoch), num_rows)))
+
+
+def segments(rows: Rows) -> list[list[int]]:
+    """Every segment of a batch with its special tokens."""
+    found = []
+    for ids, numbers in zip(rows.input_ids, rows.segment_ids, strict=True):
+        found += [ids[numbers == n].tolist() for n in range(int(numbers.max()) + 1)]
+    return found
+
+
+@pytest.fixture(params=[64, 12])
+def stream(request: pytest.FixtureRequest, store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=request.param, seed=7)
+
+
+def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, tokenizer: Tokenizer) -> None:
+    batches = epoch_of(stream, 0)
+    cls, sep = tokenizer.special.cls, tokenizer.special.sep
+    inner: Counter[tuple[int, ...]] = Counter()
+    for batch in batches:
+        for segment in segments(batch.rows):
+            assert segment[0] == cls
+            assert segment[-1] == sep
+            inner[tuple(segment[1:-1])] += 1
+    expected: Counter[tuple[int, ...]] = Counter()
+    room = stream.length - 2
+    for i in range(len(store)):
+        ids = store.read(i, 0, int(store.lengths[i]))[0].tolist()
+        expected.update(tuple(ids[a : a + room]) for a in range(0, len(ids), room))
+    assert inner == expected
+    assert sum(batch.num_tokens for batch in batches) == store.num_tokens
+
+
+def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=32, seed=0)
+    for batch in islice(stream.batches(Cursor(), 8), 5):
+        rows = batch.rows
+        for r in range(len(rows.input_ids)):
+            ids, numbers = rows.input_ids[r], rows.segment_ids[r]
+            begins = torch.cat([torch.tensor([True]), numbers[1:] != numbers[:-1]]) & (numbers >= 0)
+            assert torch.equal(begins, rows.position_ids[r].eq(0) & (numbers >= 0))
+            assert torch.equal(ids == tokenizer.special.cls, begins)
+            assert (ids[numbers < 0] == tokenizer.special.pad).all()
+            text = (numbers >= 0) & (ids != tokenizer.special.cls) & (ids != tokenizer.special.sep)
+            assert torch.equal(rows.maskable[r], text & (ids != tokenizer.special.unk))
+            assert not rows.word_starts[r][~text].any()
+            first = torch.roll(begins, 1) & text
+            assert rows.word_starts[r][first].all()
+            for n in range(int(numbers.max()) + 1):
+                inside = numbers == n
+                assert rows.position_ids[r][inside].tolist() == list(range(int(inside.sum())))
+                assert len(set(rows.segment_keys[r][inside].tolist())) == 1
+
+
+def test_word_starts_are_those_of_the_tokenizer(store: TokenStore, tokenizer: Tokenizer) -> None:
+    rows = next(RowStream(store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
+    inner = rows.maskable & (rows.position_ids > 1)
+    assert torch.equal(rows.word_starts[inner], torch.from_numpy(tokenizer.starts(rows.input_ids.numpy()))[inner])
+    assert not rows.word_starts[inner].all()
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(store: TokenStore, tokenizer: Tokenizer) -> None:
+    def first(seed: int, epoch: int) -> list[list[int]]:
+        stream = RowStream(store, tokenizer, length=64, seed=seed)
+        return segments(next(stream.batches(Cursor(epoch), 8)).rows)
+
+    assert first(0, 0) == first(0, 0)
+    assert first(0, 0) != first(0, 1)
+    assert first(0, 0) != first(1, 0)
+
+
+def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """The same piece has the same key in every epoch, order and row, and different pieces have different keys."""
+    keys = []
+    for seed, epoch, num_rows in ((0, 0, 4), (5, 2, 7)):
+        found = {}
+        for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=seed), epoch, num_rows):
+            rows = batch.rows
+            for r in range(len(rows.input_ids)):
+                for n in range(int(rows.segment_ids[r].max()) + 1):
+                    inside = rows.segment_ids[r] == n
+                    found[int(rows.segment_keys[r][inside][0])] = rows.input_ids[r][inside].tolist()
+        keys.append(found)
+    assert keys[0] == keys[1]
+    assert len(keys[0]) >= len(store)
+
+
+def test_resuming_from_any_cursor_gives_what_would_have_come(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 500)  # several windows an epoch
+    whole = list(islice(RowStream(store, tokenizer, length=24, seed=3).batches(Cursor(), 5), 300))
+    assert whole[-1].epoch >= 2
+    assert len({batch.cursor.window for batch in whole}) > 3
+    for start in (0, 1, 17, 100, 250):
+        again = RowStream(store, tokenizer, length=24, seed=3).batches(whole[start].cursor, 5)
+        for expected, found in zip(whole[start + 1 : start + 4], again, strict=False):
+            assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
+            assert torch.equal(expected.rows.segment_keys, found.rows.segment_keys)
+            assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
+
+
+def test_a_batch_never_mixes_epochs(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=0)
+    batches = list(islice(stream.batches(Cursor(), 7), 60))
+    tokens: Counter[int] = Counter()
+    for batch in batches:
+        tokens[batch.epoch] += batch.num_tokens
+    assert tokens[0] == tokens[1] == store.num_tokens
+
+
+def test_rows_of_natural_text_are_full(shared_data: Path, tokenizer: Tokenizer) -> None:
+    import gzip
+
+    from unmask.packing.pack import pack_best_fit, split_pieces
+
+    with gzip.open(shared_data / "novels" / "novels.valid.txt.gz", "rt", encoding="utf-8") as file:
+        paragraphs = [line for line in file.read(2_000_000).split("\n") if line.strip()]
+    lengths = torch.tensor([len(e.input_ids) for e in tokenizer.encode_corpus(paragraphs)]).numpy()
+    _, _, fragments = split_pieces(lengths, 126)
+    bins = pack_best_fit(fragments + 2, 128)
+    assert (fragments + 2).sum() / (128 * len(bins)) > 0.98
+
+
+def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="no room for text"):
+        RowStream(store, tokenizer, length=2, seed=0)

@@ -1,0 +1,99 @@
+"""Killed at random moments, and interrupted: nothing is lost, and the result is the same bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unmask.training.checkpoint import list_checkpoints
+
+COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
+OPTIONS = [
+    "--steps", "200", "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
+    "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256", "--set", "checkpoint.every_steps=10",
+]  # fmt: skip
+
+
+def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*COMMAND, str(data), "--out", str(out), *OPTIONS, *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(out / "checkpoints")]
+        if done and max(done) >= step:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} was not reached: {process.communicate()[1]}")
+
+
+def lines_of(out: Path) -> list[tuple[str, int]]:
+    return [(m["kind"], m["step"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+
+
+def test_killed_three_times_the_weights_are_the_same(data_folder: Path, tmp_path: Path) -> None:
+    whole = start(data_folder, tmp_path / "whole")
+    assert whole.communicate(timeout=300) is not None
+    assert whole.returncode == 0
+
+    rng = random.Random(2026)
+    killed = tmp_path / "killed"
+    for least in (0, 50, 110):
+        process = start(data_folder, killed, "--resume")
+        if least:
+            wait_for_step(killed, least, process)
+        time.sleep(rng.uniform(0.0, 0.4) if least else rng.uniform(1.0, 3.0))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    last = start(data_folder, killed, "--resume", "--json")
+    output, errors = last.communicate(timeout=300)
+    assert last.returncode == 0, errors
+    assert json.loads(output)["steps"] == 200
+
+    for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000200"
+    assert lines_of(killed) == lines_of(tmp_path / "whole"), "no step is missing or told twice"
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path, signum: int, code: int) -> None:
+    process = start(data_folder, tmp_path)
+    wait_for_step(tmp_path, 20, process)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    saved = list_checkpoints(tmp_path / "checkpoints")[-1]
+    step = int(saved.name.removeprefix("step-"))
+    assert f"stopped and saved at step {step:,}; go on with --out {tmp_path} --resume" in errors
+    assert 20 <= step < 200
+
+
+def test_a_damaged_metrics_line_does_not_stop_a_resume(data_folder: Path, tmp_path: Path) -> None:
+    process = start(data_folder, tmp_path)
+    wait_for_step(tmp_path, 20, process)
+    process.kill()
+    process.communicate()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    again = start(data_folder, tmp_path, "--resume")
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert "going on from step" in errors
+    steps = [step for kind, step in lines_of(tmp_path) if kind == "train"]
+    assert steps == sorted(set(steps))

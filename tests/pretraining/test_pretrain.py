@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from tests.conftest import SMALL
+from unmask.errors import CorpusError, DivergedError, RunError, SettingsError
+from unmask.pretraining.metrics import read_metrics
+
+SUMMARY_KEYS = {
+    "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
+    "validation_loss", "validation_accuracy", "unigram_entropy", "bits_per_byte",
+}  # fmt: skip
+
+
+def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
+    for name in ("model/config.json", "model/model.safetensors", "model/tokenizer.json", "metrics.jsonl",
+                 "recipe.toml", "summary.json", "report.html", "checkpoints"):  # fmt: skip
+        assert (run.folder / name).exists(), name
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary == run.summary
+    assert set(summary) >= SUMMARY_KEYS
+    assert summary["steps"] == 60
+    assert summary["model"] == str(run.folder / "model")
+    assert math.isclose(summary["tokens_per_second"], summary["tokens_seen"] / summary["seconds"])
+    assert summary["validation_loss"] < summary["unigram_entropy"], "it has learned more than word frequencies"
+
+
+def test_tokens_are_those_of_the_text(run: unmask.Run) -> None:
+    """512 positions a step hold fewer tokens of text: special tokens and padding do not count."""
+    steps = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert sum(line["tokens"] for line in steps) == run.summary["tokens_seen"] < 60 * 512
+    assert run.summary["tokens_seen"] > 0.85 * 60 * 512
+
+
+def test_metrics_tell_the_story(run: unmask.Run) -> None:
+    lines = read_metrics(run.folder / "metrics.jsonl")
+    held = [line for line in lines if line["kind"] == "evaluation"]
+    assert held[0]["step"] == 0
+    assert held[-1]["step"] == 60
+    assert held[-1]["validation_loss"] == run.summary["validation_loss"]
+    assert len(held) == 11
+    assert held[0]["validation_loss"] > held[-1]["validation_loss"]
+    share = [line["predicted_share"] for line in lines if line["kind"] == "train"]
+    assert share[0] == pytest.approx(0.3, abs=0.03), "the packaged recipe begins with 30 %"
+    assert share[-1] == pytest.approx(0.15, abs=0.03)
+
+
+def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
+    weights = load_file(run.folder / "model" / "model.safetensors")
+    assert sum(w.numel() for w in weights.values()) == run.summary["num_parameters"]
+    assert run.model.network.num_parameters == run.summary["num_parameters"]
+    assert all(w.dtype == torch.float32 for w in weights.values())
+
+
+def test_prepared_shards_are_used_as_they_are(data_folder: Path, tmp_path: Path) -> None:
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy="span", settings=SMALL)
+    assert not (tmp_path / "run" / "data").exists()
+    assert run.summary["vocab_size"] == 200
+
+
+@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
+def test_every_strategy_trains(data_folder: Path, tmp_path: Path, strategy: str) -> None:
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy=strategy, settings=SMALL)
+    assert run.summary["steps"] == 2
+    assert f'strategy = "{strategy}"' in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> None:
+    models = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run = unmask.pretrain([data_folder], out=tmp_path / name, steps=3, seed=seed, settings=SMALL)
+        models.append((run.folder / "model" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+    assert models[0] != models[2]
+
+
+def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) -> None:
+    before = (run.folder / "summary.json").read_bytes()
+    with pytest.raises(RunError, match="already holds a run: go on with --resume, or start anew with --overwrite"):
+        unmask.pretrain([corpus_file], out=run.folder, steps=1)
+    with pytest.raises(RunError, match="exclude each other"):
+        unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
+    with pytest.raises(RunError, match="the run has training.steps = 60, but 61 is asked for"):
+        unmask.pretrain([corpus_file], out=run.folder, steps=61, vocab_size=200, settings=SMALL, resume=True)
+    with pytest.raises(RunError, match="the run was begun on .*corpus.txt; leave the paths away"):
+        unmask.pretrain([run.folder.parent / "../x.txt"], out=run.folder, resume=True) if (
+            run.folder.parent / "../x.txt"
+        ).write_text("x") else None
+    assert (run.folder / "summary.json").read_bytes() == before
+
+
+def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    unmask.pretrain([data_folder], out=out, steps=3, settings=SMALL)
+    (out / "notes.md").write_text("mine")
+    again = unmask.pretrain([data_folder], out=out, steps=2, settings=SMALL, overwrite=True)
+    assert again.summary["steps"] == 2
+    assert (out / "notes.md").read_text() == "mine"
+    assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_resuming_a_finished_run_changes_nothing(data_folder: Path, tmp_path: Path) -> None:
+    first = unmask.pretrain([data_folder], out=tmp_path, steps=3, settings=SMALL)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    again = unmask.pretrain(out=tmp_path, resume=True)
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert again.summary["validation_loss"] == first.summary["validation_loss"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "options", "error", "message"),
+    [
+        (["none.txt"], {}, CorpusError, "none.txt: no such file"),
+        (["bad.txt"], {}, CorpusError, "not UTF-8"),
+        (["corpus.txt"], {"recipe": "tinny"}, SettingsError, "did you mean 'tiny'"),
+        (["corpus.txt"], {"minutes": 1.0}, RunError, "minutes or steps, not both"),
+        (["corpus.txt"], {"tokenizer": "nowhere"}, ValueError, "there is no tokenizer.json"),
+    ],
+)
+def test_a_mistake_leaves_the_folder_free_for_the_next_try(
+    corpus_file: Path,
+    tmp_path: Path,
+    paths: list[str],
+    options: dict[str, object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    (tmp_path / "bad.txt").write_bytes(b"good \xff bad\n" * 100)
+    out = tmp_path / "run"
+    with pytest.raises(error, match=message):
+        unmask.pretrain([tmp_path / p for p in paths], out=out, steps=2, settings=SMALL, **options)  # type: ignore[arg-type]
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_a_mistake_in_overwriting_loses_nothing(data_folder: Path, tmp_path: Path) -> None:
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL)
+    with pytest.raises(CorpusError, match="no such file"):
+        unmask.pretrain([tmp_path / "none.txt"], out=tmp_path / "run", steps=1, overwrite=True)
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(RunError, match=r"holds other files \(thesis\.tex\)"):
+        unmask.pretrain([corpus_file], out=tmp_path, steps=1)
+    with pytest.raises(RunError, match="is a file; --out takes a folder"):
+        unmask.pretrain([corpus_file], out=tmp_path / "thesis.tex", steps=1)
+
+
+def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask.training import step as step_module
+
+    real, calls = step_module.summed_loss, []
+
+    def breaks(*args: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return real(*args) * (float("inf") if len(calls) == 5 else 1.0)
+
+    monkeypatch.setattr(step_module, "summed_loss", breaks)
+    with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the last good checkpoint is .*step-00000004"):
+        unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
+    run = unmask.pretrain(out=tmp_path, resume=True)
+    assert run.summary["steps"] == 9
+
+
+def test_without_files_the_packaged_text_is_used(tmp_path: Path) -> None:
+    settings = (*SMALL, "evaluation.times=0", "evaluation.final_max_tokens=500")
+    run = unmask.pretrain(out=tmp_path, steps=1, vocab_size=512, settings=settings)
+    manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
+    assert manifest["sources"][0]["path"].endswith("tinyshakespeare.txt")
+    assert manifest["documents"] > 7000

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import SettingsError
+from unmask.masking.schedule import LinearRate
+from unmask.masking.units import SpanUnits
+from unmask.recipe.recipe import Recipe, load_recipe, recipe_names
+from unmask.training.settings import AdamWSettings
+
+
+def test_every_packaged_recipe_loads_and_survives_its_own_file(tmp_path: Path) -> None:
+    assert "tiny" in recipe_names()
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        (tmp_path / "r.toml").write_text(recipe.to_toml())
+        assert load_recipe(str(tmp_path / "r.toml")) == recipe
+
+
+def test_settings_are_reached_by_their_dotted_keys() -> None:
+    recipe = load_recipe(
+        options={"training.steps": 7, "training.seed": None},
+        overrides=(
+            "model.num_layers=2",
+            "masking.rate=0.25",
+            "training.learning_rate = 1e-3",
+            "training.optimizer.kind=adamw",
+            "training.optimizer.betas=[0.8, 0.9]",
+            "corpus.documents=line",
+            "checkpoint.every_steps=20",
+        ),
+    )
+    assert recipe.training.steps == 7
+    assert recipe.training.minutes is None, "steps replace minutes"
+    assert recipe.model.num_layers == 2
+    assert recipe.masking.rate == 0.25
+    assert recipe.training.optimizer == AdamWSettings(kind="adamw", betas=(0.8, 0.9))
+    assert recipe.corpus.documents == "line"
+    assert recipe.checkpoint.every_steps == 20
+
+
+def test_a_schedule_of_the_rate() -> None:
+    recipe = load_recipe(overrides=('masking.rate={kind="linear", start=0.4, end=0.1}',))
+    assert recipe.masking.rate == LinearRate(kind="linear", start=0.4, end=0.1)
+
+
+def test_a_strategy_is_shorthand_for_a_pair() -> None:
+    recipe = load_recipe(options={"masking.strategy": "span"})
+    assert recipe.masking.units == SpanUnits()
+    assert recipe.masking.weights.kind == "uniform"
+    longer = load_recipe(overrides=("masking.strategy=span", "masking.units.kind=span", "masking.units.max_words=5"))
+    assert longer.masking.units == SpanUnits(max_words=5)
+
+
+def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(
+        '[training]\nsteps = 3\n[masking.units]\nkind = "span"\nmax_words = 4\n[masking.weights]\nkind = "uniform"\n'
+    )
+    own = load_recipe(str(file))
+    assert own.masking.strategy is None
+    assert own.masking.units == SpanUnits(max_words=4)
+    replaced = load_recipe(str(file), options={"masking.strategy": "whole_word"})
+    assert replaced.masking.units.kind == "words"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("training.learning_rat=1",), "unknown key 'training.learning_rat'; did you mean 'learning_rate'"),
+        (("trainin.steps=1",), "unknown key 'trainin'; did you mean 'training'"),
+        (("model.zzz=1",), "unknown key 'model.zzz'; known keys: layout, num_layers"),
+        (("training.learning_rate=-1",), "training.learning_rate = -1: input should be greater than 0"),
+        (("training.learning_rate=fast",), "training.learning_rate = 'fast': input should be a valid number"),
+        (("training.steps=1.5",), "training.steps = 1.5: input should be a valid integer"),
+        (("model.hidden_size=30",), r"model: hidden_size 30 must be a multiple of 2 x num_heads \(8\)"),
+        (("masking.strategy=spam",), "masking: unknown strategy 'spam'; known are random"),
+        (("masking.units.kind=spam",), "masking.units"),
+        (("corpus.documents=page",), "corpus.documents = 'page': input should be"),
+        (("learning_rate=1",), r"--set learning_rate=1: expected section.key=value"),
+        (("training.steps",), "expected section.key=value"),
+        (("training.seed.x=1", "training.seed=1"), "training.seed"),
+        (("training.minutes=2", "training.minutes.x=1"), "training.minutes is 2, which has no keys"),
+        (("model.max_position_embeddings=64",), "model.max_position_embeddings 64 is less than"),
+    ],
+)
+def test_wrong_settings_are_named_with_the_way_out(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_recipe(overrides=overrides)
+
+
+def test_recipes_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"unknown recipe 'tinny'; did you mean 'tiny'\?"):
+        load_recipe("tinny")
+    with pytest.raises(SettingsError, match=r"none\.toml: no such recipe file"):
+        load_recipe(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("[training\n")
+    with pytest.raises(SettingsError, match=r"bad\.toml: not TOML"):
+        load_recipe(str(tmp_path / "bad.toml"))
+
+
+def test_settings_are_frozen() -> None:
+    recipe = load_recipe()
+    assert isinstance(recipe, Recipe)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.training.seed = 3  # type: ignore[misc]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import unmask
+
+
+class Reader(HTMLParser):
+    """Collects text, and anything that would be loaded from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [
+            value or "" for name, value in attrs if name in ("src", "href") and not str(value).startswith("#")
+        ]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> None:
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    reader = Reader()
+    reader.feed(page)
+    text = " ".join(reader.text)
+    assert [value for value in reader.loaded if not value.startswith("#")] == []
+    assert "script" not in reader.tags
+    assert not re.search(r"url\((?!#)", page)
+    assert reader.tags.count("svg") == 4
+    assert f"{run.summary['validation_loss']:.3f}" in text
+    assert f"{run.summary['validation_accuracy']:.1%}" in text
+    for part in ("Curves", "Held-out lines", "Data", "Settings", "corpus.txt", "learning_rate", "Left out: nothing"):
+        assert part in text, part
+    assert page.count("class=line>") >= 5
+    assert page.count('class=right title="') > 0
+
+
+def test_text_is_escaped() -> None:
+    from unmask.pretraining.predictions import PredictedToken
+    from unmask.report.page import _line
+
+    line = [PredictedToken("<b>"), PredictedToken("&", "<i>", 0.5)]
+    html = _line(line, line)
+    assert "<b>" not in html
+    assert "<i>" not in html
+    assert "&lt;i&gt;" in html

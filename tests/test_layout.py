@@ -1,0 +1,59 @@
+"""The flow: a file imports only what stands before it, and the package itself imports nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import unmask
+
+PACKAGE = Path(unmask.__file__).parent
+FLOW = [
+    "errors", "files", "settings", "hashing", "corpus", "tokens", "packing", "masking", "model", "training",
+    "evaluation", "inference", "recipe", "report", "pretraining", "cli",
+]  # fmt: skip
+# What the flow alone would allow, but a part must not know.
+FORBIDDEN = {
+    "model": {"corpus", "tokens", "packing", "masking"},
+    "training": {"corpus", "tokens"},
+    "report": {"training", "inference", "recipe", "evaluation"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("unmask."):
+            names.add(node.module.split(".")[1])
+        if isinstance(node, ast.ImportFrom) and node.module == "unmask":
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_imports_point_against_the_flow() -> None:
+    seen = 0
+    for path in PACKAGE.rglob("*.py"):
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part in ("__init__", "__main__"):
+            continue
+        for imported in imports_of(path):
+            seen += 1
+            assert FLOW.index(imported) <= FLOW.index(part), f"{path} imports unmask.{imported}"
+            assert imported not in FORBIDDEN.get(part, set()), f"{path} must not know unmask.{imported}"
+    assert seen > 100
+
+
+def test_importing_the_package_and_the_command_line_loads_nothing_heavy() -> None:
+    code = "import sys, unmask, unmask.cli.app; print(*(m for m in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "typer" in loaded
+    assert not {"torch", "numpy", "pyarrow", "tokenizers", "pydantic", "matplotlib"} & set(loaded)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in unmask.__all__:
+        assert getattr(unmask, name).__doc__
+    assert dir(unmask) == sorted(unmask.__all__)

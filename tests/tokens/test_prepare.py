@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import make_text
+from unmask.corpus.documents import read_documents
+from unmask.corpus.settings import CorpusSettings
+from unmask.errors import DataError, TokenizerError
+from unmask.pretraining.data import open_prepared
+from unmask.tokens.manifest import Manifest, load_manifest, verify_files
+from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
+from unmask.tokens.shards import ShardWriter, TokenPiece, TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def test_every_token_of_every_document_is_there(
+    corpus_file: Path, tokenizer: Tokenizer, store: TokenStore, validation_store: TokenStore
+) -> None:
+    documents = [p.text for p in read_documents([corpus_file], "block")]
+    expected = {n: e.input_ids.tolist() for n, e in enumerate(tokenizer.encode_corpus(documents))}
+    found = {
+        int(part.document[i]): part.read(i, 0, int(part.lengths[i]))[0].tolist()
+        for part in (store, validation_store)
+        for i in range(len(part))
+    }
+    assert found == expected
+    assert len(validation_store) > 5
+
+
+def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenStore) -> None:
+    texts = [p.text for p in read_documents([corpus_file], "block")]
+    assert manifest.documents == len(texts) == manifest.train.documents + manifest.validation.documents
+    assert manifest.bytes == sum(len(t.encode()) for t in texts) == manifest.train.bytes + manifest.validation.bytes
+    assert manifest.tokens == manifest.train.tokens + manifest.validation.tokens
+    assert manifest.train.tokens == store.num_tokens == sum(manifest.token_frequencies)
+    assert store.num_bytes.sum() == manifest.train.bytes
+    assert manifest.skipped == {}
+
+
+def test_shards_open_in_datasets(data_folder: Path, manifest: Manifest) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = manifest.train.files[0]
+    dataset = datasets.Dataset.from_file(str(data_folder / file.name))
+    assert len(dataset) == file.pieces
+    assert set(dataset.column_names) == {"input_ids", "word_starts", "document", "offset", "num_bytes"}
+    assert str(dataset.features["input_ids"].feature.dtype) == "uint16"
+    assert str(dataset.features["word_starts"].feature.dtype) == "uint8"
+    assert sum(len(row) for row in dataset["input_ids"]) == file.tokens
+
+
+def test_equal_input_gives_equal_data(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:
+    again = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200))
+    assert again.fingerprint == load_manifest(data_folder).fingerprint
+
+
+def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(make_text(9000).replace("\n\n", "\n"))
+    manifest = prepare(
+        [path], tmp_path / "out", corpus=CorpusSettings(documents="file"), tokenizer=TokenizerSettings(vocab_size=200)
+    )
+    assert manifest.documents == 1
+    assert manifest.train.pieces > 20
+    data = open_prepared(tmp_path / "out")
+    assert data.train.num_bytes.sum() + data.validation.num_bytes.sum() == manifest.bytes
+    ends = dict(zip(data.train.offset + data.train.num_bytes, data.train.offset, strict=True))
+    ends |= dict(zip(data.validation.offset + data.validation.num_bytes, data.validation.offset, strict=True))
+    place = manifest.bytes
+    while place:
+        place = int(ends.pop(place))
+    assert not ends
+
+
+def test_shards_roll_over(tmp_path: Path) -> None:
+    pieces = [TokenPiece(np.arange(5, dtype=np.int32) + n, np.ones(5, bool), n, 0, 5) for n in range(7)]
+    with ShardWriter(tmp_path, "train", vocab_size=100_000, shard_tokens=10) as writer:
+        for piece in pieces:
+            writer.write([piece])
+    assert [file.pieces for file in writer.files] == [2, 2, 2, 1]
+    store = TokenStore([tmp_path / file.name for file in writer.files])
+    assert [store.read(n, 1, 2)[0].tolist() for n in range(7)] == [[n + 1, n + 2] for n in range(7)]
+
+
+def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(make_text(50).replace("\n\n", "\n") + "\u200b\u200b\n" * 3, encoding="utf-8")
+    manifest = prepare(
+        [path], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=TokenizerSettings(vocab_size=200)
+    )
+    assert manifest.skipped == {"without tokens": 3}
+
+
+def test_a_given_tokenizer_is_used(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:
+    settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
+    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
+    assert manifest.tokenizer_sha256 == load_manifest(data_folder).tokenizer_sha256
+    with pytest.raises(TokenizerError, match="there is no tokenizer"):
+        prepare(
+            [corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=TokenizerSettings(path=str(tmp_path / "none"))
+        )
+
+
+def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(data_folder, root)
+    shard = root / manifest.train.files[0].name
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match="does not fit the checksum; prepare the data again"):
+        verify_files(root, manifest)
+    shard.unlink()
+    with pytest.raises(DataError, match="the manifest lists this file, but it is not there"):
+        open_prepared(root)
+    text = (root / "manifest.json").read_text()
+    (root / "manifest.json").write_text(text[:-200])
+    with pytest.raises(DataError, match="damaged"):
+        load_manifest(root)
+    changed = json.loads(text)
+    changed["train"]["files"][0]["sha256"] = "0"
+    (root / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(DataError, match="fingerprint does not fit"):
+        load_manifest(root)
+    with pytest.raises(DataError, match=r"there is no manifest\.json; make the folder with `unmask prepare`"):
+        load_manifest(tmp_path)
+
+
+def test_another_tokenizer_beside_the_shards_is_found(data_folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(data_folder, root)
+    file = root / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"lowercase": false', '"lowercase": true'))
+    with pytest.raises(DataError, match="is not the one that the shards were made with"):
+        open_prepared(root)
+
+
+def test_a_manifest_survives_its_file(manifest: Manifest, tmp_path: Path) -> None:
+    manifest.save(tmp_path)
+    assert load_manifest(tmp_path) == manifest
+    assert dataclasses.replace(manifest, tokenizer_sha256="x").fingerprint != manifest.fingerprint

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.errors import DivergedError, RunError
+from unmask.masking.engine import Masker
+from unmask.model.encoder import MaskedLM
+from unmask.model.initialise import initialise
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.training.budget import Budget
+from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.loop import train
+from unmask.training.optimizer import Optimizer
+from unmask.training.schedule import learning_rate_scale
+from unmask.training.settings import AdamWSettings, TrainingSettings
+from unmask.training.state import TrainState
+from unmask.training.step import training_step
+
+MakeModel = Callable[..., MaskedLM]
+
+
+def settings_of(**changes: object) -> TrainingSettings:
+    values = {"steps": 8, "sequence_length": 32, "batch_tokens": 256, "learning_rate": 5e-3} | changes
+    return TrainingSettings.model_validate(values)
+
+
+def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
+    model = make_model(initializer_range=0.02)
+    initialise(model, seed=settings.seed)
+    return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, rate=0.2)
+
+
+def test_the_learning_rate_rises_stays_and_falls() -> None:
+    scales = [learning_rate_scale(p, warmup=0.1, decay=0.4) for p in (0.0, 0.05, 0.1, 0.5, 0.6, 0.7, 1.0)]
+    assert scales == pytest.approx([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0])
+    assert learning_rate_scale(0.0, warmup=0.0, decay=0.0) == 1.0
+    assert learning_rate_scale(1.0, warmup=0.0, decay=0.0) == 1.0
+
+
+def test_budgets() -> None:
+    assert Budget(steps=10, seconds=None).progress(step=4, seconds=1e9) == 0.4
+    assert Budget(steps=None, seconds=60).progress(step=10**9, seconds=30) == 0.5
+    assert Budget(steps=None, seconds=60).progress(step=0, seconds=90) == 1.0
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, masker: Masker, optimizer: str) -> None:
+    """The whole step learns: the same masked batch goes from chance to almost no loss."""
+    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=1e-2, weight_decay=0.0)
+    state = new_state(make_model, settings)
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    losses = [
+        training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=i).loss
+        for i in range(250)
+    ]
+    assert losses[0] > 4.5
+    assert losses[-1] < 0.05
+
+
+def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    """Logits at predicted positions only, summed and divided: equal to the loss over all logits."""
+    state = new_state(make_model, settings_of())
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    with torch.no_grad():
+        logits = state.model(
+            masked.input_ids,
+            positions_N=torch.arange(masked.input_ids.numel()),
+            segment_ids_BS=rows.segment_ids,
+            position_ids_BS=rows.position_ids,
+        )
+    naive = torch.nn.functional.cross_entropy(logits, masked.labels.flatten(), ignore_index=-100)
+    result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=0.0, step=1)
+    assert result.loss == pytest.approx(float(naive), rel=1e-5)
+    assert result.predicted_tokens == int((masked.labels != -100).sum())
+
+
+def test_training_on_text_lowers_the_loss(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(steps=80, batch_tokens=512)
+    reports = list(train(new_state(make_model, settings), stream, masker, settings))
+    assert [r.step for r in reports] == list(range(1, 81))
+    assert reports[-1].progress == 1.0
+    assert sum(r.loss for r in reports[-10:]) / 10 < 0.75 * reports[0].loss
+    assert reports[0].learning_rate == 0.0
+    assert max(r.learning_rate for r in reports) == settings.learning_rate
+
+
+def test_time_is_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(steps=None, minutes=0.5)
+    ticks = iter(range(10_000))
+    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: float(next(ticks))))
+    assert reports[-1].seconds >= 30 > reports[-2].seconds
+    assert reports[-1].progress == 1.0
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_resuming_equals_never_having_stopped(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, optimizer: str
+) -> None:
+    settings = settings_of(steps=9, optimizer={"kind": optimizer})
+    whole = new_state(make_model, settings)
+    for _ in train(whole, stream, masker, settings):
+        pass
+    for stop in (1, 4, 8):
+        first = new_state(make_model, settings)
+        for _ in islice(train(first, stream, masker, settings), stop):
+            pass
+        folder = save_checkpoint(tmp_path, first, fingerprint="x", keep=2)
+        second = new_state(make_model, settings)
+        load_checkpoint(folder, second, fingerprint="x")
+        for _ in train(second, stream, masker, settings):
+            pass
+        assert (second.step, second.cursor, second.tokens_seen) == (whole.step, whole.cursor, whole.tokens_seen)
+        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
+
+
+def test_checkpoints_are_whole_or_not_there(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    for state.step in (1, 2, 3):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unmask.training.checkpoint.save_file", full_disk)
+    state.step = 4
+    with pytest.raises(RunError, match="cannot be written .*No space left on device.*older ones are untouched"):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000003"]
+
+
+def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> None:
+    state = new_state(make_model, settings_of())
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    with pytest.raises(RunError, match="belongs to other data or another recipe; use --overwrite"):
+        load_checkpoint(folder, state, fingerprint="y")
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match="damaged checkpoint .* remove the folder to use the one before"):
+        load_checkpoint(folder, state, fingerprint="x")
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(
+    make_model: MakeModel, stream: RowStream, masker: Masker
+) -> None:
+    settings = settings_of()
+    state = new_state(make_model, settings)
+    loop = train(state, stream, masker, settings)
+    next(loop)
+    with torch.no_grad():
+        state.model.head.bias[7] = float("nan")
+    kept = [p.detach().clone() for p in state.model.parameters()]
+    with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
+        next(loop)
+    assert state.step == 1
+    for before, after in zip(kept, state.model.parameters(), strict=True):
+        assert torch.equal(before, after) or before.isnan().any()
+
+
+def test_every_parameter_is_trained(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    for optimizer in ("muon", "adamw"):
+        settings = settings_of(steps=2, warmup=0.0, decay=0.0, optimizer={"kind": optimizer})
+        state = new_state(make_model, settings)
+        before = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+        for _ in train(state, stream, masker, settings):
+            pass
+        for name, parameter in state.model.named_parameters():
+            assert not torch.equal(before[name], parameter), f"{name} is not trained by {optimizer}"
+
+
+def test_settings_that_make_no_sense() -> None:
+    for change, message in (
+        ({"minutes": 1.0}, "either steps or minutes"),
+        ({"steps": None}, "either steps or minutes"),
+        ({"batch_tokens": 16}, "less than one row"),
+        ({"warmup": 0.7, "decay": 0.7}, "more than the whole budget"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            settings_of(**change)
+    assert settings_of(optimizer=AdamWSettings(kind="adamw")).num_rows == 8

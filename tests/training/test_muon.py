@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from unmask.training.muon import Matrix, Muon, orthogonalise
+
+
+def muon(matrices: list[Matrix], **changes: float) -> Muon:
+    options = {"momentum": 0.9, "iterations": 5, "weight_decay": 0.1} | changes
+    return Muon(matrices, dtype=torch.float32, **options)  # type: ignore[arg-type]
+
+
+def matrix(rows: int, columns: int, num_fused: int = 1, seed: int = 0, name: str = "w") -> Matrix:
+    generator = torch.Generator().manual_seed(seed)
+    weight = nn.Parameter(torch.randn(rows, columns, generator=generator))
+    weight.grad = torch.randn(rows, columns, generator=generator)
+    return Matrix(name, weight, num_fused)
+
+
+def test_singular_values_move_near_one_and_vectors_stay() -> None:
+    matrices = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
+    result = orthogonalise(matrices, 5, torch.float32)
+    values = torch.linalg.svdvals(result)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    core = left.mT @ result @ right.mT
+    assert (core - torch.diag_embed(core.diagonal(dim1=1, dim2=2))).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 40), (40, 16)])
+def test_a_single_matrix_agrees_with_torchs_own_muon(rows: int, columns: int) -> None:
+    ours, theirs = matrix(rows, columns), matrix(rows, columns)
+    other = torch.optim.Muon(
+        [theirs.weight], lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=True, ns_steps=5,
+        adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    mine = muon([ours])
+    for step in range(3):
+        for m in (ours, theirs):
+            m.weight.grad = torch.randn(rows, columns, generator=torch.Generator().manual_seed(step))
+        mine.step(0.02)
+        other.step()
+    # torch multiplies in bfloat16, so single entries differ; the direction is the same.
+    moved = [(m.weight - matrix(rows, columns).weight).flatten() for m in (ours, theirs)]
+    assert torch.cosine_similarity(*moved, dim=0) > 0.999
+    assert moved[0].norm() == pytest.approx(float(moved[1].norm()), rel=0.02)
+
+
+def test_fused_matrices_are_taken_apart() -> None:
+    fused = matrix(30, 20, num_fused=3)
+    parts = [Matrix(f"p{i}", nn.Parameter(w.detach().clone()), 1) for i, w in enumerate(fused.weight.split(10))]
+    assert fused.weight.grad is not None
+    for part, gradient in zip(parts, fused.weight.grad.split(10), strict=True):
+        part.weight.grad = gradient.clone()
+    muon([fused]).step(0.1)
+    for part in parts:
+        muon([part]).step(0.1)
+    assert torch.allclose(fused.weight, torch.cat([p.weight for p in parts]), atol=1e-5)
+
+
+def test_matrices_of_one_shape_are_trained_as_if_alone() -> None:
+    together = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
+    alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
+    muon(together).step(0.1)
+    for one in alone:
+        muon([one]).step(0.1)
+    for a, b in zip(together, alone, strict=True):
+        assert torch.allclose(a.weight, b.weight, atol=1e-5)
+
+
+def test_the_update_has_the_size_of_adamws() -> None:
+    one = matrix(64, 64)
+    before = one.weight.detach().clone()
+    muon([one], weight_decay=0.0).step(1.0)
+    assert 0.1 < float((one.weight - before).square().mean().sqrt()) < 0.3
+
+
+def test_momentum_survives_saving() -> None:
+    first = [matrix(12, 30, name="a"), matrix(60, 12, 2, seed=1, name="b")]
+    optimizer = muon(first)
+    optimizer.step(0.1)
+    second = [Matrix(m.name, nn.Parameter(m.weight.detach().clone()), m.num_fused) for m in first]
+    restored = muon(second)
+    restored.load_state({name: tensor.clone() for name, tensor in optimizer.state().items()})
+    for m in (*first, *second):
+        m.weight.grad = torch.ones_like(m.weight) * torch.arange(m.weight.shape[1])
+    optimizer.step(0.1)
+    restored.step(0.1)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.weight, b.weight)

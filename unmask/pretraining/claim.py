@@ -1,0 +1,67 @@
+"""What a run is about: its recipe and its sources, written into the folder when it begins and kept when it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import RunError
+from unmask.files import write_atomically
+from unmask.pretraining.folder import RunFolder
+from unmask.recipe.recipe import Recipe, load_recipe
+
+
+def packaged_corpus() -> Path:
+    """Tiny Shakespeare (1.1 MB, public domain), which stands in where no files are given."""
+    return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
+
+
+def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
+    """Writes the recipe into a new folder, or takes the one of the run that goes on.
+
+    Raises:
+        RunError: Other settings are asked for than the run has.
+    """
+    if not folder.holds_run:
+        assert wanted is not None
+        write_atomically(folder.recipe, wanted.to_toml())
+        return wanted
+    kept = load_recipe(str(folder.recipe))
+    if wanted is not None and wanted != kept:
+        key, old, new = next(_differences(kept.model_dump(), wanted.model_dump()))
+        raise RunError(
+            f"{folder.root}: the run has {key} = {old!r}, but {new!r} is asked for; a run goes on with its own "
+            "settings: leave them away, or start anew with --overwrite"
+        )
+    return kept
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after
+
+
+def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[Path]:
+    """The files of the run: those given now, or those it began with.
+
+    Raises:
+        RunError: The run was begun on others.
+    """
+    given = [str(Path(path).resolve()) for path in paths] if paths else None
+    if folder.sources.is_file():
+        kept: list[str] = json.loads(folder.sources.read_text(encoding="utf-8"))
+        if given is not None and given != kept:
+            raise RunError(
+                f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
+            )
+        given = kept
+    given = given or [str(packaged_corpus())]
+    write_atomically(folder.sources, json.dumps(given, indent=1) + "\n")
+    return [Path(path) for path in given]

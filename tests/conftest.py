@@ -40,7 +40,8 @@ def make_text(num_documents: int, seed: int = 0) -> str:
     documents = []
     for _ in range(num_documents):
         lines = [
-            f"{rng.choice(names).title()} and the {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(nouns)} {rng.choice(places)}."
+            f"{rng.choice(names).title()} and the {rng.choice(nouns)} "
+            f"{rng.choice(verbs)} the {rng.choice(nouns)} {rng.choice(places)}."
             for _ in range(rng.randint(1, 9))
         ]
         documents.append("\n".join(lines))
@@ -120,7 +121,7 @@ def run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.R
     return unmask.pretrain(
         [corpus_file],
         out=tmp_path_factory.mktemp("runs") / "short",
-        steps=60,
+        steps=150,
         vocab_size=200,
         settings=SMALL,
     )

@@ -37,12 +37,12 @@ def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(f"{where}: {_explain(kind, error.errors()[0])}") from error
+        raise SettingsError(f"{where}: {_explain(kind, values, error.errors()[0])}") from error
 
 
-def _explain(kind: type[Settings], detail: ErrorDetails) -> str:
-    place = [part for part in detail["loc"] if isinstance(part, str)]
-    key = ".".join(str(part) for part in detail["loc"])
+def _explain(kind: type[Settings], values: Any, detail: ErrorDetails) -> str:
+    place = _place(values, detail["loc"])
+    key = ".".join(place)
     if detail["type"] == "extra_forbidden":
         known = _keys_at(kind, place[:-1])
         near = difflib.get_close_matches(place[-1], known, n=1)
@@ -53,6 +53,19 @@ def _explain(kind: type[Settings], detail: ErrorDetails) -> str:
     if isinstance(detail["input"], dict | Settings):
         return f"{key}: {message}" if key else message
     return f"{key} = {detail['input']!r}: {message}"
+
+
+def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The keys of a place in the values; pydantic puts names of union members between them."""
+    place: list[str] = []
+    for part in loc:
+        is_list = isinstance(values, list | tuple) and isinstance(part, int)
+        if is_list or (isinstance(values, dict) and part in values):
+            values = values[part]
+        elif part != loc[-1] or not isinstance(values, dict):
+            continue
+        place.append(str(part))
+    return place
 
 
 def _keys_at(kind: type[Settings], place: list[str]) -> list[str]:

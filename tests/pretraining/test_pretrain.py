@@ -26,7 +26,7 @@ def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
     summary = json.loads((run.folder / "summary.json").read_text())
     assert summary == run.summary
     assert set(summary) >= SUMMARY_KEYS
-    assert summary["steps"] == 60
+    assert summary["steps"] == 150
     assert summary["model"] == str(run.folder / "model")
     assert math.isclose(summary["tokens_per_second"], summary["tokens_seen"] / summary["seconds"])
     assert summary["validation_loss"] < summary["unigram_entropy"], "it has learned more than word frequencies"
@@ -35,15 +35,15 @@ def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
 def test_tokens_are_those_of_the_text(run: unmask.Run) -> None:
     """512 positions a step hold fewer tokens of text: special tokens and padding do not count."""
     steps = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]
-    assert sum(line["tokens"] for line in steps) == run.summary["tokens_seen"] < 60 * 512
-    assert run.summary["tokens_seen"] > 0.85 * 60 * 512
+    assert sum(line["tokens"] for line in steps) == run.summary["tokens_seen"] < 150 * 512
+    assert run.summary["tokens_seen"] > 0.85 * 150 * 512
 
 
 def test_metrics_tell_the_story(run: unmask.Run) -> None:
     lines = read_metrics(run.folder / "metrics.jsonl")
     held = [line for line in lines if line["kind"] == "evaluation"]
     assert held[0]["step"] == 0
-    assert held[-1]["step"] == 60
+    assert held[-1]["step"] == 150
     assert held[-1]["validation_loss"] == run.summary["validation_loss"]
     assert len(held) == 11
     assert held[0]["validation_loss"] > held[-1]["validation_loss"]
@@ -87,7 +87,7 @@ def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) 
         unmask.pretrain([corpus_file], out=run.folder, steps=1)
     with pytest.raises(RunError, match="exclude each other"):
         unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
-    with pytest.raises(RunError, match="the run has training.steps = 60, but 61 is asked for"):
+    with pytest.raises(RunError, match="the run has training.steps = 150, but 61 is asked for"):
         unmask.pretrain([corpus_file], out=run.folder, steps=61, vocab_size=200, settings=SMALL, resume=True)
     with pytest.raises(RunError, match="the run was begun on .*corpus.txt; leave the paths away"):
         unmask.pretrain([run.folder.parent / "../x.txt"], out=run.folder, resume=True) if (

@@ -51,7 +51,8 @@ class _Cutter:
         begin = 0
         while len(gathered) - begin > self.piece_chars:
             end = _cut_behind_space(gathered, begin, begin + self.piece_chars)
-            yield self._piece(gathered[begin:end])
+            if self._offset or not gathered[begin:end].isspace():  # white space alone begins no document
+                yield self._piece(gathered[begin:end])
             begin = end
         self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
 

@@ -23,7 +23,8 @@ class MaskingSettings(Settings):
     """What is masked, how much of it, and what stands there instead.
 
     Attributes:
-        strategy: A name of `STRATEGIES`, which fills in units and weights where they are not given.
+        strategy: A name of `STRATEGIES`, which fills in units and weights; None where these are given directly
+            (what is missing of them is that of `random`).
         units: How a row is partitioned.
         weights: How likely a unit is.
         rate: Expected share of the text's tokens that is predicted; a number or a schedule over progress.
@@ -31,7 +32,7 @@ class MaskingSettings(Settings):
         static: Whether the masks are the same in every epoch.
     """
 
-    strategy: str | None = "random"
+    strategy: str | None = None
     units: AnyUnits
     weights: AnyWeights
     rate: Rate | RateSchedule = 0.15
@@ -45,11 +46,10 @@ class MaskingSettings(Settings):
             return values
         values = dict(values)
         name = values.get("strategy")
-        if name is None and not ("units" in values and "weights" in values):
-            values["strategy"] = name = "random"
-        if name is not None:
-            if name not in STRATEGIES:
-                raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
-            for part, default in STRATEGIES[name].items():
-                values.setdefault(part, default)
-        return values
+        if name is None and not {"units", "weights"} & values.keys():
+            name = "random"
+        if name is not None and name not in STRATEGIES:
+            raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+        for part, default in STRATEGIES[name or "random"].items():
+            values.setdefault(part, default)
+        return values | {"strategy": name}

@@ -1,7 +1,7 @@
 """An endless stream of packed rows whose place is a small cursor.
 
-Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens. Each window is cut into fragments,
-packed, and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
+Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens. Each window is packed,
+and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix, permutation
-from unmask.packing.pack import pack_best_fit, split_pieces
+from unmask.packing.pack import Fragment, pack_pieces
 from unmask.packing.rows import Rows
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -39,14 +39,6 @@ class Cursor:
     epoch: int = 0
     window: int = 0
     row: int = 0
-
-
-class Fragment(NamedTuple):
-    """Some consecutive tokens of a piece: a segment of a row without its special tokens."""
-
-    piece: int
-    start: int
-    length: int
 
 
 class Batch(NamedTuple):
@@ -130,15 +122,10 @@ class RowStream:
         place = cursor.epoch, cursor.window
         if self._window is None or self._window[0] != place:
             pieces = self._windows(cursor.epoch)[cursor.window]
-            index, start, length = split_pieces(self.store.lengths[pieces], self.length - NUM_SPECIAL)
-            fragments = [
-                Fragment(*values)
-                for values in zip(pieces[index].tolist(), start.tolist(), length.tolist(), strict=True)
-            ]
-            bins = pack_best_fit(length + NUM_SPECIAL, self.length)
+            packed = pack_pieces(self.store.lengths[pieces], row_length=self.length, overhead=NUM_SPECIAL)
             if self.shuffle:
-                bins = [bins[i] for i in permutation(len(bins), _SHUFFLE, self.seed, *place)]
-            self._window = place, [[fragments[i] for i in items] for items in bins]
+                packed = [packed[i] for i in permutation(len(packed), _SHUFFLE, self.seed, *place)]
+            self._window = place, [[f._replace(piece=int(pieces[f.piece])) for f in row] for row in packed]
         return self._window[1]
 
     def assemble(self, rows: list[list[Fragment]]) -> Rows:

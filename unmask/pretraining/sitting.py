@@ -134,10 +134,9 @@ class Sitting:
                     )
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._way_out()}") from error
+        self._save()
 
     def _checkpoint_due(self, report: StepReport, saved_seconds: float, every_steps: int | None) -> bool:
-        if report.progress >= 1.0:
-            return True
         if every_steps is not None:
             return report.step % every_steps == 0
         return report.seconds - saved_seconds >= CHECKPOINT_SECONDS

@@ -33,8 +33,8 @@ def run_fill(model: Path, text: str, *, top_k: int) -> dict[str, Any]:
     out.print(table)
     if len(filled.masks) > 1:
         out.print("\ntogether:")
-    for filling in filled.fillings:
-        out.print(f"  {filling.probability:6.2%}  {filling.text}", markup=False)
+        for filling in filled.fillings:
+            out.print(f"{filling.probability:7.2%}  {filling.text}", markup=False, soft_wrap=True)
     return {
         "masks": [{"candidates": [asdict(candidate) for candidate in candidates]} for candidates in filled.masks],
         "fillings": [asdict(filling) for filling in filled.fillings],

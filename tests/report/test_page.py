@@ -46,8 +46,8 @@ def test_text_is_escaped() -> None:
     from unmask.pretraining.predictions import PredictedToken
     from unmask.report.page import _line
 
-    line = [PredictedToken("<b>"), PredictedToken("&", "<i>", 0.5)]
+    line = [PredictedToken("<b>"), PredictedToken("&", True, "<i>", 0.5), PredictedToken("x", False)]
     html = _line(line, line)
     assert "<b>" not in html
     assert "<i>" not in html
-    assert "&lt;i&gt;" in html
+    assert "&lt;i&gt;</span>x" in html, "no space within a word"

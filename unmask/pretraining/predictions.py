@@ -21,12 +21,14 @@ class PredictedToken:
     """A token of a line.
 
     Attributes:
-        token: What the text says.
+        token: What the text says, without the mark of a continuation.
+        starts_word: Whether a word begins here.
         predicted: What the model says, where the token was hidden; None elsewhere.
         probability: That the model gives to the right token, where it was hidden.
     """
 
     token: str
+    starts_word: bool = True
     predicted: str | None = None
     probability: float | None = None
 
@@ -62,6 +64,7 @@ def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -
 
     lines: list[Line] = []
     ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
+    starts = rows.word_starts.flatten().tolist()
     length = rows.shape[1]
     line: Line = []
     for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
@@ -72,13 +75,8 @@ def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -
             return lines
         if segment >= 0 and token_id not in (tokenizer.special.cls, tokenizer.special.sep):
             predicted, chance = found.get(place, (None, None))
-            line.append(
-                PredictedToken(
-                    tokenizer.token(token_id),
-                    None if predicted is None else tokenizer.token(predicted),
-                    chance,
-                )
-            )
+            guess = None if predicted is None else tokenizer.text(predicted)
+            line.append(PredictedToken(tokenizer.text(token_id), starts[place], guess, chance))
     _keep(lines, line)
     return lines
 

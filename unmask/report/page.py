@@ -17,7 +17,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #fbfbfa
   padding: 2rem 1.5rem 4rem; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .8rem; }
 p { max-width: 46rem; } .soft { color: #5d6876; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: .8rem; margin-top: 1rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr)); gap: .8rem; margin-top: 1rem; }
 .figures div { background: #fff; border: 1px solid #e3e6ea; border-radius: 8px; padding: .7rem .9rem; }
 .figures b { display: block; font-size: 1.35rem; font-weight: 600; }
 .figures span { color: #5d6876; font-size: .85rem; }
@@ -40,6 +40,8 @@ class Token(Protocol):
 
     @property
     def token(self) -> str: ...  # noqa: D102
+    @property
+    def starts_word(self) -> bool: ...  # noqa: D102
     @property
     def predicted(self) -> str | None: ...  # noqa: D102
     @property
@@ -113,10 +115,10 @@ def _headline(summary: Mapping[str, Any], gain: float) -> str:
 
 
 def _line(before: Sequence[Token], after: Sequence[Token]) -> str:
-    text = " ".join(
+    hidden = [
         f"<span class=hidden>{escape(t.token)}</span>" if t.predicted is not None else escape(t.token) for t in before
-    )
-    rows = [("text", text), ("before", _predicted(before)), ("after", _predicted(after))]
+    ]
+    rows = [("text", _spaced(before, hidden)), ("before", _predicted(before)), ("after", _predicted(after))]
     return "<div class=line>" + "".join(f"<p><small>{name}</small>{row}</p>" for name, row in rows) + "</div>"
 
 
@@ -129,7 +131,12 @@ def _predicted(line: Sequence[Token]) -> str:
             kind = "right" if token.predicted == token.token else "wrong"
             hint = escape(f"{token.token}: {token.probability:.1%}", quote=True)
             words.append(f'<span class={kind} title="{hint}">{escape(token.predicted)}</span>')
-    return " ".join(words)
+    return _spaced(line, words)
+
+
+def _spaced(line: Sequence[Token], parts: Sequence[str]) -> str:
+    """Spaces before words, none within them."""
+    return "".join(f" {part}" if token.starts_word else part for token, part in zip(line, parts, strict=True))
 
 
 def _ledger(manifest: Manifest) -> str:

@@ -119,6 +119,10 @@ class Tokenizer:
         token = self.backend.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
+    def text(self, token_id: int) -> str:
+        """The text that an id stands for, without the mark of a continuation."""
+        return self.word_starts.text_of(self.token(token_id))
+
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))

@@ -1,0 +1,68 @@
+"""The README's commands and snippets run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.cli.test_cli import call
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+
+
+def commands() -> list[list[str]]:
+    joined = README.replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ )?(unmask .+?)(?:   +#.*)?$", joined, re.MULTILINE)
+    inline = re.findall(r"`(unmask (?:prepare|pretrain) [^`]+)`", re.sub(r"\n", " ", joined))
+    return [shlex.split(line)[1:] for line in [*lines, *inline]]
+
+
+def test_every_command_runs(
+    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the README's options, on a small corpus and with a budget of two steps."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    seen = set()
+    for command in sorted(commands(), key=lambda c: ("prepare", "pretrain", "fill", "masks").index(c[0])):
+        arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
+        if command[0] == "pretrain":
+            if "--minutes" in arguments:
+                place = arguments.index("--minutes")
+                del arguments[place : place + 2]
+            arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
+        call(*arguments)
+        seen.add(command[0])
+    assert seen == {"pretrain", "prepare", "fill", "masks"}
+    assert len(commands()) >= 6
+
+
+def test_every_python_snippet_runs(
+    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(snippets) == 3
+    for snippet in snippets:
+        exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "README.md", "exec"), {})
+
+
+def test_the_two_commands_are_in_the_makefile() -> None:
+    for target in ("demo", "test"):
+        assert f"make {target} " in README
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
+
+
+def test_links_and_folders_are_there() -> None:
+    root = Path(__file__).parents[1]
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (root / target).exists(), target
+    for folder in re.findall(r"\b(unmask/\w+/)", README):
+        assert (root / folder).is_dir(), folder

@@ -42,9 +42,7 @@ def test_every_command_runs(
     assert len(commands()) >= 6
 
 
-def test_every_python_snippet_runs(
-    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())

@@ -14,61 +14,42 @@ report.html      all of it for the eye
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import RunError
 
-_OURS = ("recipe.toml", "sources.json", "metrics.jsonl", "predictions.json", "summary.json", "report.html")
-_OUR_FOLDERS = ("data", "checkpoints", "model")
 
-
-@dataclass(frozen=True)
 class RunFolder:
     """Paths within a run's folder; see the module's docstring."""
 
-    root: Path
-
-    @property
-    def recipe(self) -> Path:  # noqa: D102
-        return self.root / "recipe.toml"
-
-    @property
-    def sources(self) -> Path:  # noqa: D102
-        return self.root / "sources.json"
-
-    @property
-    def data(self) -> Path:  # noqa: D102
-        return self.root / "data"
-
-    @property
-    def checkpoints(self) -> Path:  # noqa: D102
-        return self.root / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:  # noqa: D102
-        return self.root / "metrics.jsonl"
-
-    @property
-    def predictions(self) -> Path:  # noqa: D102
-        return self.root / "predictions.json"
-
-    @property
-    def model(self) -> Path:  # noqa: D102
-        return self.root / "model"
-
-    @property
-    def summary(self) -> Path:  # noqa: D102
-        return self.root / "summary.json"
-
-    @property
-    def report(self) -> Path:  # noqa: D102
-        return self.root / "report.html"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.recipe = root / "recipe.toml"
+        self.sources = root / "sources.json"
+        self.data = root / "data"
+        self.checkpoints = root / "checkpoints"
+        self.metrics = root / "metrics.jsonl"
+        self.predictions = root / "predictions.json"
+        self.model = root / "model"
+        self.summary = root / "summary.json"
+        self.report = root / "report.html"
 
     @property
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
         return self.recipe.is_file()
+
+    def clear(self) -> None:
+        """Removes the run's files; others in its folder stay."""
+        for path in (self.recipe, self.sources, self.metrics, self.predictions, self.summary, self.report):
+            path.unlink(missing_ok=True)
+        for path in (self.data, self.checkpoints, self.model):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def strangers(self) -> list[str]:
+        """Names of files that are not a run's, among those of the folder, sorted."""
+        ours = {path.name for path in vars(self).values()}
+        return sorted(path.name for path in self.root.iterdir() if path.name not in ours)
 
 
 def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:
@@ -90,21 +71,12 @@ def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:
     if folder.holds_run and not resume and not overwrite:
         raise RunError(f"{root} already holds a run: go on with --resume, or start anew with --overwrite")
     if not folder.holds_run and root.is_dir():
-        strangers = [path.name for path in root.iterdir() if path.name not in (*_OURS, *_OUR_FOLDERS)]
-        if strangers:
-            raise RunError(f"{root} holds other files ({', '.join(sorted(strangers)[:3])}); give a new or empty folder")
+        if strangers := folder.strangers():
+            raise RunError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
     if overwrite:
-        clear_run(folder)
+        folder.clear()
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{root}: the folder cannot be made ({error.strerror})") from error
     return folder
-
-
-def clear_run(folder: RunFolder) -> None:
-    """Removes a run's files; others in its folder stay."""
-    for name in _OURS:
-        (folder.root / name).unlink(missing_ok=True)
-    for name in _OUR_FOLDERS:
-        shutil.rmtree(folder.root / name, ignore_errors=True)

@@ -13,7 +13,7 @@ from unmask.errors import RunError, UnmaskError
 from unmask.inference.model import Model, load
 from unmask.pretraining.claim import claim_recipe, claim_sources
 from unmask.pretraining.data import is_prepared, obtain_data
-from unmask.pretraining.folder import RunFolder, clear_run, open_folder
+from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.sitting import Sitting
@@ -102,7 +102,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             data = obtain_data(sources, folder.data, resolved, reporter)
         except UnmaskError:
             if begins:  # nothing was made, and the next try shall not be told that a run is there
-                clear_run(folder)
+                folder.clear()
             raise
         summary = Sitting(folder, resolved, data, reporter, interruption).run()
     return Run(folder.root, summary)

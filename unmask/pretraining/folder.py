@@ -70,9 +70,8 @@ def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:
         raise RunError(f"{root} is a file; --out takes a folder")
     if folder.holds_run and not resume and not overwrite:
         raise RunError(f"{root} already holds a run: go on with --resume, or start anew with --overwrite")
-    if not folder.holds_run and root.is_dir():
-        if strangers := folder.strangers():
-            raise RunError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
+    if not folder.holds_run and root.is_dir() and (strangers := folder.strangers()):
+        raise RunError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
     if overwrite:
         folder.clear()
     try:

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.corpus.documents import TextPiece, split_lines
+from unmask.corpus.reading import LinePart
 from unmask.corpus.settings import DocumentUnit
-from unmask.corpus.text import LinePart
 
 
 def split(text: str, unit: DocumentUnit, **kwargs: int) -> list[TextPiece]:
-    return list(split_lines([[LinePart(line, True, True) for line in text.split("\n")]], unit, **kwargs))
+    return list(split_lines([([LinePart(line, True, True) for line in text.split("\n")], unit)], **kwargs))
 
 
 def test_a_document_a_line() -> None:
@@ -21,17 +21,18 @@ def test_a_document_a_block() -> None:
 
 
 def test_a_document_a_file() -> None:
-    files = [
-        [LinePart("a", True, True), LinePart("", True, True), LinePart("b", True, True)],
-        [LinePart("c", True, True)],
-    ]
-    pieces = list(split_lines(files, "file"))
+    files = [(lines("a", "", "b"), "file"), (lines("c"), "file")]
+    pieces = list(split_lines(files))
     assert [(p.document, p.text) for p in pieces] == [(0, "a\n\nb"), (1, "c")]
 
 
-def test_a_file_ends_a_block() -> None:
-    files = [[LinePart("a", True, True)], [LinePart("b", True, True)]]
-    assert [p.text for p in split_lines(files, "block")] == ["a", "b"]
+def test_a_file_ends_a_block_and_files_may_differ_in_kind() -> None:
+    files = [(lines("a"), "block"), (lines("b", "", "c"), "line"), (lines("d", "e"), "block")]
+    assert [p.text for p in split_lines(files)] == ["a", "b", "c", "d\ne"]
+
+
+def lines(*texts: str) -> list[LinePart]:
+    return [LinePart(text, True, True) for text in texts]
 
 
 def test_a_long_document_is_cut_behind_white_space_with_byte_offsets() -> None:
@@ -39,7 +40,7 @@ def test_a_long_document_is_cut_behind_white_space_with_byte_offsets() -> None:
     assert [p.text for p in pieces] == ["äää bb ", "cc ddddd", "dddddddd", "ddddddd e"][:1] + [
         p.text for p in pieces[1:]
     ]
-    assert pieces[0] == TextPiece(0, 0, "äää bb ")
+    assert pieces[0] == TextPiece(0, 0, "äää bb ", last=False)
     assert pieces[1].offset == len("äää bb ".encode())
     assert all(len(p.text) <= 8 for p in pieces)
 

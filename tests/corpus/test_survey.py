@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_text
-from unmask.corpus.documents import read_documents
+from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
-from unmask.corpus.survey import plan_corpus, split_validation
+from unmask.corpus.survey import Plan
 from unmask.errors import CorpusError
+
+
+def plan_corpus(paths: list[Path], settings: CorpusSettings) -> Plan:
+    return Corpus(paths, settings).plan
 
 
 def write(path: Path, text: str) -> Path:
@@ -38,9 +42,9 @@ def test_trailing_empty_lines_do_not_make_blocks(tmp_path: Path) -> None:
 
 def test_whole_documents_are_held_out_where_there_are_many(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", make_text(2000))
-    plan = plan_corpus([path], CorpusSettings(holdout=0.1))
-    assert plan.holdout_unit == "document"
-    marked = list(split_validation(read_documents([path], plan.unit), plan))
+    corpus = Corpus([path], CorpusSettings(holdout=0.1))
+    assert corpus.plan.holdout_unit == "document"
+    marked = list(corpus.pieces())
     texts = {p.text: held for p, held in marked}
     share = sum(texts.values()) / len(texts)
     assert abs(share - 0.1) < 4 * (0.1 * 0.9 / len(texts)) ** 0.5
@@ -52,35 +56,31 @@ def test_the_side_of_a_document_is_kept_when_the_corpus_grows(tmp_path: Path) ->
     sides = []
     for text in (small, large):
         path = write(tmp_path / "a.txt", text)
-        plan = plan_corpus([path], CorpusSettings())
-        sides.append({p.text: held for p, held in split_validation(read_documents([path], plan.unit), plan)})
+        sides.append({p.text: held for p, held in Corpus([path], CorpusSettings()).pieces()})
     assert set(sides[0]) <= set(sides[1])
     assert all(sides[1][text] == held for text, held in sides[0].items())
 
 
 def test_parts_are_held_out_where_documents_are_few(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", make_text(5000).replace("\n\n", "\n"))
-    plan = plan_corpus([path], CorpusSettings(documents="file"))
-    assert plan.holdout_unit == "part"
-    assert "since documents are few" in plan.describe()
-    pieces = read_documents([path], plan.unit, piece_chars=plan.piece_chars)
-    sides = [held for _, held in split_validation(pieces, plan)]
+    corpus = Corpus([path], CorpusSettings(documents="file"))
+    assert corpus.plan.holdout_unit == "part"
+    assert "since documents are few" in corpus.plan.describe()
+    sides = [held for _, held in corpus.pieces()]
     assert 0 < sum(sides) < len(sides) / 2
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_small_corpus_always_has_both_sides(tmp_path: Path, seed: int) -> None:
     path = write(tmp_path / "a.txt", make_text(4, seed=seed))
-    plan = plan_corpus([path], CorpusSettings(documents="block"))
-    pieces = read_documents([path], plan.unit, piece_chars=plan.piece_chars)
-    sides = {held for _, held in split_validation(pieces, plan)}
+    sides = {held for _, held in Corpus([path], CorpusSettings(documents="block")).pieces()}
     assert sides == {True, False}
 
 
 def test_too_little_text(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="there is no text in it"):
         plan_corpus([write(tmp_path / "a.txt", "\n  \n")], CorpusSettings())
-    with pytest.raises(CorpusError, match="too few to hold a part out"):
+    with pytest.raises(CorpusError, match="too little text to hold a part out"):
         plan_corpus([write(tmp_path / "b.txt", "one short line")], CorpusSettings())
     with pytest.raises(CorpusError, match="no files"):
         plan_corpus([], CorpusSettings())

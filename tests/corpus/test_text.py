@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from unmask.corpus import text
+from unmask.corpus.reading import BadInput
 from unmask.corpus.text import read_lines, read_text
 from unmask.errors import CorpusError
+
+STRICT = BadInput(skip=False)
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -17,7 +23,7 @@ def write(path: Path, content: bytes) -> Path:
 
 def test_lines_of_a_plain_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\r\ntwo\n\nthrée".encode())
-    assert [tuple(line) for line in read_lines(path)] == [
+    assert [tuple(line) for line in read_lines(path, STRICT)] == [
         ("one", True, True),
         ("two", True, True),
         ("", True, True),
@@ -27,18 +33,18 @@ def test_lines_of_a_plain_file(tmp_path: Path) -> None:
 
 def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt.gz", gzip.compress("\ufeffhello\nworld\n".encode()))
-    assert [line.text for line in read_lines(path)] == ["hello", "world"]
+    assert [line.text for line in read_lines(path, STRICT)] == ["hello", "world"]
 
 
 def test_a_character_across_two_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK_BYTES", 3)
     path = write(tmp_path / "a.txt", "aé€😀\r\nb".encode())
-    assert "".join(read_text(path)) == "aé€😀\nb"
+    assert "".join(read_text(path, STRICT)) == "aé€😀\nb"
 
 
 def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK_BYTES", 4)
-    parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n")))
+    parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n"), STRICT))
     assert "".join(p.text for p in parts) == "abcdefghijk"
     assert len(parts) > 2
     assert [p.starts for p in parts] == [True, *[False] * (len(parts) - 2), True]
@@ -50,24 +56,50 @@ def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("a.txt", b"good\xe9bad", r"a\.txt: byte 4 \(0xe9\) is not UTF-8; .*iconv"),
         ("b.txt", b"text\0binary", r"b\.txt: byte 4 is NUL: this is not a text file"),
-        ("c.txt.gz", gzip.compress(b"x" * 100_000)[:-20], r"c\.txt\.gz: damaged gzip file"),
-        ("d.txt.gz", b"not gzip at all", r"d\.txt\.gz: damaged gzip file"),
-        ("e.pdf", b"%PDF", r"e\.pdf: cannot read this kind of file; supported are \.txt, \.txt\.gz"),
+        ("c.txt.gz", gzip.compress(b"x" * 100_000)[:-20], r"c\.txt\.gz: damaged or cut-off file: .* up to byte"),
+        ("d.txt.gz", b"not gzip at all", r"d\.txt\.gz: damaged or cut-off file"),
+        ("e.txt.xz", b"not xz at all", r"e\.txt\.xz: damaged or cut-off file"),
+        ("f.txt.bz2", bz2.compress(b"x" * 100_000)[:-9], r"f\.txt\.bz2: damaged or cut-off file"),
+        ("g.txt.zst", b"not zstd at all", r"g\.txt\.zst: damaged or cut-off file"),
     ],
 )
 def test_bad_files_say_what_where_and_the_way_out(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     with pytest.raises(CorpusError, match=message):
-        list(read_text(write(tmp_path / name, content)))
+        list(read_text(write(tmp_path / name, content), STRICT))
 
 
 def test_a_bad_byte_in_a_later_chunk_has_its_place_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK_BYTES", 4)
     with pytest.raises(CorpusError, match="byte 10 "):
-        list(read_text(write(tmp_path / "a.txt", "abcdefgé".encode() + b"x\xffyy")))
+        list(read_text(write(tmp_path / "a.txt", "abcdefgé".encode() + b"x\xffyy"), STRICT))
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no such file"):
-        list(read_text(tmp_path / "none.txt"))
-    with pytest.raises(CorpusError, match=r"is a folder; name its text files"):
-        list(read_text(tmp_path))
+def test_every_compression(tmp_path: Path) -> None:
+    content = b"erste Zeile\nzweite Zeile\n" * 1000
+    zst = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(zst, "zstd") as file:
+        file.write(content)
+    packed = {
+        "": content,
+        ".gz": gzip.compress(content),
+        ".xz": lzma.compress(content),
+        ".bz2": bz2.compress(content),
+        ".zst": zst.getvalue().to_pybytes(),
+    }
+    for suffix, data in packed.items():
+        path = write(tmp_path / f"a.txt{suffix}", data)
+        assert "".join(read_text(path, STRICT)) == content.decode(), suffix
+
+
+def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:
+    skip = BadInput(skip=True)
+    path = write(tmp_path / "a.txt", b"good\n" + b"b\xe9d\nb\0d\n" + "auch gut é\n".encode())
+    assert [part.text for part in read_lines(path, skip)] == ["good", "auch gut é"]
+    cut = write(tmp_path / "b.txt.gz", gzip.compress(b"line\n" * 500_000)[:-200])
+    assert sum(1 for _ in read_lines(cut, skip)) > 1000
+    assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
+
+
+def test_the_error_names_the_setting_that_passes_over(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r'--set corpus.bad_input="skip" passes over'):
+        list(read_lines(write(tmp_path / "a.txt", b"\xff"), STRICT))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_text
-from unmask.corpus.documents import read_documents
+from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, TokenizerError
 from unmask.pretraining.data import open_prepared
@@ -23,7 +23,7 @@ from unmask.tokens.tokenizer import Tokenizer
 def test_every_token_of_every_document_is_there(
     corpus_file: Path, tokenizer: Tokenizer, store: TokenStore, validation_store: TokenStore
 ) -> None:
-    documents = [p.text for p in read_documents([corpus_file], "block")]
+    documents = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
     expected = {n: e.input_ids.tolist() for n, e in enumerate(tokenizer.encode_corpus(documents))}
     found = {
         int(part.document[i]): part.read(i, 0, int(part.lengths[i]))[0].tolist()
@@ -35,7 +35,7 @@ def test_every_token_of_every_document_is_there(
 
 
 def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenStore) -> None:
-    texts = [p.text for p in read_documents([corpus_file], "block")]
+    texts = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
     assert manifest.documents == len(texts) == manifest.train.documents + manifest.validation.documents
     assert manifest.bytes == sum(len(t.encode()) for t in texts) == manifest.train.bytes + manifest.validation.bytes
     assert manifest.tokens == manifest.train.tokens + manifest.validation.tokens
@@ -94,7 +94,7 @@ def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:
     manifest = prepare(
         [path], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=TokenizerSettings(vocab_size=200)
     )
-    assert manifest.skipped == {"without tokens": 3}
+    assert manifest.skipped == {"documents without tokens": 3}
 
 
 def test_a_given_tokenizer_is_used(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:

@@ -32,8 +32,10 @@ def print_json(content: Any) -> None:
 @app.command()
 def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Text files (.txt, .txt.gz) or a prepared folder. Without any: Tiny Shakespeare."),
+        list[str] | None,
+        typer.Argument(
+            help="Files, folders or patterns of text, - for stdin, or a prepared folder. [default: Tiny Shakespeare]"
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = ...,  # type: ignore[assignment]
     minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
@@ -78,7 +80,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
 
 @app.command()
 def prepare(
-    paths: Annotated[list[Path], typer.Argument(help="Text files (.txt, .txt.gz).")],
+    paths: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
     out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
     tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json. [default: trains one]")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,

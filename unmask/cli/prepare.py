@@ -14,7 +14,7 @@ from unmask.tokens.prepare import prepare
 
 
 def run_prepare(
-    paths: Sequence[Path],
+    paths: Sequence[str],
     out: Path,
     *,
     options: Mapping[str, Any],
@@ -34,6 +34,10 @@ def run_prepare(
     with ConsoleReporter() as reporter:
         manifest = prepare(paths, out, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
     reporter.note(manifest.plan)
+    for reason, number in manifest.skipped.items():
+        reporter.note(f"left out: {number:,} {reason}")
+    if manifest.overlap:
+        reporter.note(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
     for name, split in (("training", manifest.train), ("held out", manifest.validation)):
         reporter.note(f"{name}: {split.documents:,} documents, {split.bytes:,} bytes, {split.tokens:,} tokens")
     reporter.note(f"{manifest.bytes / manifest.tokens:.2f} bytes a token; vocabulary {manifest.vocab_size:,}; {out}")
@@ -43,6 +47,7 @@ def run_prepare(
         "bytes": manifest.bytes,
         "tokens": manifest.tokens,
         "skipped": manifest.skipped,
+        "overlap": manifest.overlap,
         "vocab_size": manifest.vocab_size,
         "train_tokens": manifest.train.tokens,
         "validation_tokens": manifest.validation.tokens,

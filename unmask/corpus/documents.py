@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from unmask.corpus.fasta import read_fasta
+from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.settings import DocumentUnit
-from unmask.corpus.text import LinePart, read_lines
+from unmask.corpus.sources import Source
+from unmask.corpus.tables import read_table
+from unmask.corpus.text import read_lines
 
 PIECE_CHARS = 1 << 18
 
@@ -25,11 +28,13 @@ class TextPiece:
         document: Number of the document in the corpus, counted from 0.
         offset: Byte of the document's UTF-8 text at which the piece begins.
         text: The characters; never only white space, unless it continues a document.
+        last: Whether the document ends here.
     """
 
     document: int
     offset: int
     text: str
+    last: bool = True
 
 
 class _Cutter:
@@ -52,20 +57,20 @@ class _Cutter:
         while len(gathered) - begin > self.piece_chars:
             end = _cut_behind_space(gathered, begin, begin + self.piece_chars)
             if self._offset or not gathered[begin:end].isspace():  # white space alone begins no document
-                yield self._piece(gathered[begin:end])
+                yield self._piece(gathered[begin:end], last=False)
             begin = end
         self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
 
     def finish(self) -> Iterator[TextPiece]:
         text = "".join(self._parts).rstrip("\n")
         if text.strip() or (self._offset and text):
-            yield self._piece(text)
+            yield self._piece(text, last=True)
         if self._offset:
             self.document += 1
         self._parts, self._num_chars, self._offset = [], 0, 0
 
-    def _piece(self, text: str) -> TextPiece:
-        piece = TextPiece(self.document, self._offset, text)
+    def _piece(self, text: str, *, last: bool) -> TextPiece:
+        piece = TextPiece(self.document, self._offset, text, last)
         self._offset += len(text.encode())
         return piece
 
@@ -79,19 +84,18 @@ def _cut_behind_space(text: str, begin: int, end: int) -> int:
 
 
 def split_lines(
-    files: Iterable[Iterable[LinePart]], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS
+    files: Iterable[tuple[Iterable[LinePart], DocumentUnit]], *, piece_chars: int = PIECE_CHARS
 ) -> Iterator[TextPiece]:
     """Groups lines into documents. Lines of white space only are never documents; a file's end ends a document.
 
     Args:
-        files: The lines of each file, as `read_lines` gives them.
-        unit: What a document is.
+        files: The lines of each file, and what a document is there.
         piece_chars: Longest piece, in characters.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
     cutter = _Cutter(piece_chars)
-    for lines in files:
+    for lines, unit in files:
         for line in lines:
             whole = line.starts and line.ends
             if unit == "block" and whole and not line.text.strip():
@@ -103,10 +107,35 @@ def split_lines(
         yield from cutter.finish()
 
 
-def read_documents(paths: Iterable[Path], unit: DocumentUnit, *, piece_chars: int = PIECE_CHARS) -> Iterator[TextPiece]:
+def read_documents(
+    sources: Iterable[Source],
+    bad: BadInput,
+    *,
+    unit: DocumentUnit,
+    column: str | None = None,
+    piece_chars: int = PIECE_CHARS,
+) -> Iterator[TextPiece]:
     """Reads files as documents, in the order given.
 
+    Args:
+        sources: The files.
+        bad: What is done about input that cannot be read.
+        unit: What a document is in text files; in others it is a row or a sequence.
+        column: Where the text of tables stands.
+        piece_chars: Longest piece, in characters.
+
     Raises:
-        CorpusError: As `unmask.corpus.text.read_text`.
+        CorpusError: As the readers of the kinds.
     """
-    return split_lines((read_lines(path) for path in paths), unit, piece_chars=piece_chars)
+    files = ((read_parts(source, bad, column), unit if source.kind == "text" else "line") for source in sources)
+    return split_lines(files, piece_chars=piece_chars)
+
+
+def read_parts(source: Source, bad: BadInput, column: str | None) -> Iterator[LinePart]:
+    """The lines, rows or sequences of one file."""
+    if source.kind == "text":
+        return read_lines(source.path, bad)
+    if source.kind == "fasta":
+        return read_fasta(source.path, bad)
+    assert column is not None, "the column of a table is found before it is read"
+    return read_table(source, column, bad)

@@ -11,14 +11,42 @@ from unmask.settings import Settings
 DocumentUnit = Literal["line", "block", "file"]
 
 
+class CleaningSettings(Settings):
+    """What is changed or left out. Nothing by default; every document that is left out is counted.
+
+    Attributes:
+        unicode: Normalisation form; None leaves characters as they are.
+        control_characters: `drop` removes characters of the category Cc but tabs and line ends, and those of Cf.
+        white_space: `collapse` makes one space of each stretch within a line and removes it at the ends.
+        duplicates: `drop` leaves out documents whose text stood before, after the changes above.
+        min_chars: Shortest document, in characters.
+    """
+
+    unicode: Literal["NFC", "NFKC"] | None = None
+    control_characters: Literal["keep", "drop"] = "keep"
+    white_space: Literal["keep", "collapse"] = "keep"
+    duplicates: Literal["keep", "drop"] = "keep"
+    min_chars: int = Field(default=1, ge=1)
+
+
 class CorpusSettings(Settings):
     """How files become documents, and how many of them are held out for validation.
 
     Attributes:
-        documents: What a document is: a `line`, a `block` between empty lines, a whole `file`, or `auto`, which
-            looks at the beginning of the text (see `unmask.corpus.survey`).
+        documents: What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or
+            `auto`, which looks at the beginning of the text (see `unmask.corpus.survey`). In tables it is a row.
+        column: Where the text of a table stands: a name, or a number counted from 0 where there are no names. None
+            finds it.
+        bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
+            passed over (`skip`) and counted.
         holdout: Expected share of the text that is held out, in (0, 0.5].
+        validation: Files that are held out instead.
+        cleaning: What is changed or left out.
     """
 
     documents: DocumentUnit | Literal["auto"] = "auto"
+    column: str | int | None = None
+    bad_input: Literal["error", "skip"] = "error"
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
+    validation: tuple[str, ...] = ()
+    cleaning: CleaningSettings = CleaningSettings()

@@ -9,11 +9,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_documents
+from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings, DocumentUnit
+from unmask.corpus.sources import Source
+from unmask.corpus.tables import find_column
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
 
@@ -29,65 +31,94 @@ class Plan:
     """How this corpus is read. The same files and settings always give the same plan.
 
     Attributes:
-        unit: What a document is.
+        unit: What a document is in text files.
+        column: Where the text of tables stands; None where there are none.
         reason: Why, in words.
-        holdout_unit: Whether whole documents are held out or, where there are few, parts of them.
+        holdout_unit: Whether whole documents are held out or, where there are few, parts of them, or files of
+            their own.
         threshold: A document or part is held out if its hash, in [0, 1), is below this.
         piece_chars: Longest piece that is read at once, in characters.
     """
 
     unit: DocumentUnit
+    column: str | None
     reason: str
-    holdout_unit: Literal["document", "part"]
+    holdout_unit: Literal["document", "part", "file"]
     threshold: float
     piece_chars: int
 
     def describe(self) -> str:
         """One line for the reader of a log."""
-        held = (
-            "whole documents"
-            if self.holdout_unit == "document"
-            else f"parts of about {self.piece_chars:,} characters, since documents are few"
-        )
-        return f"a document is a {self.unit} ({self.reason}); held out: {held}, {self.threshold:.1%}"
+        held = {
+            "document": f"whole documents, {self.threshold:.1%}",
+            "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
+            "file": "files of their own",
+        }
+        return f"a document is {self.reason}; held out: {held[self.holdout_unit]}"
+
+    def holds_out(self, text: str) -> bool:
+        """Whether a text falls on the held-out side; equal texts always fall on the same."""
+        return fraction(text) < self.threshold
 
 
-def plan_corpus(paths: Sequence[Path], settings: CorpusSettings) -> Plan:
+def plan_corpus(sources: Sequence[Source], settings: CorpusSettings) -> Plan:
     """Looks at the corpus and decides how to read it.
 
     Args:
-        paths: The files.
+        sources: The files.
         settings: What the user asked for.
 
     Raises:
-        CorpusError: No files, a file that cannot be read, no text at all, or too little to hold a part out.
+        CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
     """
-    if not paths:
-        raise CorpusError("no files were given")
-    unit, reason = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(paths)
-    hashes = [fraction(piece.text) for piece in islice(_first_pieces(paths, unit), FEW_DOCUMENTS + 1)]
-    if len(hashes) > FEW_DOCUMENTS:
-        return Plan(unit, reason, "document", settings.holdout, PIECE_CHARS)
+    bad = BadInput(skip=settings.bad_input == "skip")
+    reasons = []
+    unit: DocumentUnit = "line"
+    column = None
+    if texts := [source for source in sources if source.kind == "text"]:
+        unit, why = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(texts, bad)
+        reasons.append(f"a {unit} ({why})")
+    if tables := [source for source in sources if source.is_table]:
+        column, why = find_column(tables[0], settings.column, bad)
+        reasons.append(f"a row, its text in column {column!r} ({why})")
+    if any(source.kind == "fasta" for source in sources):
+        reasons.append("a sequence")
+    reason = ", ".join(reasons)
+
+    def pieces(piece_chars: int) -> Iterator[TextPiece]:
+        found = read_documents(sources, bad, unit=unit, column=column, piece_chars=piece_chars)
+        return _beginning(found)
+
+    if settings.validation:
+        return Plan(unit, column, reason, "file", 0.0, PIECE_CHARS)
+    begins = (piece for piece in pieces(PIECE_CHARS) if piece.offset == 0)
+    if len(list(islice(begins, FEW_DOCUMENTS + 1))) > FEW_DOCUMENTS:
+        return Plan(unit, column, reason, "document", settings.holdout, PIECE_CHARS)
     part_chars = PART_CHARS
-    hashes, num_chars = _part_hashes(paths, unit, part_chars)
+    hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if len(hashes) * settings.holdout < 4:  # little text: smaller parts, so that the share is met
         part_chars = SMALL_PART_CHARS
-        hashes, num_chars = _part_hashes(paths, unit, part_chars)
-    if len(hashes) < 2:
+        hashes = [fraction(piece.text) for piece in pieces(part_chars)]
+    if not hashes:
+        raise CorpusError(f"{_names(sources)}: there is no text in it")
+    if len(set(hashes)) < 2:
         raise CorpusError(
-            f"{', '.join(map(str, paths))}: {num_chars:,} characters of text are too few to hold a part out for "
-            f"validation; give more text (two documents, or {2 * SMALL_PART_CHARS:,} characters, at the least)"
+            f"{_names(sources)}: too little text to hold a part out for validation; give more (two different "
+            f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
+            "--set 'corpus.validation=[\"FILE\"]'"
         )
-    lowest, *others = sorted(hashes)
-    threshold = max(settings.holdout, (lowest + others[0]) / 2) if lowest >= settings.holdout else settings.holdout
-    return Plan(unit, reason, "part", min(threshold, max(hashes)), part_chars)
+    lowest, second, *_ = sorted(set(hashes))
+    threshold = settings.holdout
+    if lowest >= threshold:
+        threshold = (lowest + second) / 2
+    return Plan(unit, column, reason, "part", min(threshold, max(hashes)), part_chars)
 
 
-def _choose_unit(paths: Sequence[Path]) -> tuple[DocumentUnit, str]:
+def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
     """Blocks where empty lines stand between lines of text, else lines, else the file."""
     lines = empty = empty_inside = num_chars = 0
-    for path in paths:
-        for line in read_lines(path):
+    for source in sources:
+        for line in read_lines(source.path, bad):
             num_chars += len(line.text) + 1
             if line.text.strip():
                 lines += line.ends
@@ -97,48 +128,29 @@ def _choose_unit(paths: Sequence[Path]) -> tuple[DocumentUnit, str]:
         if num_chars >= LOOK_CHARS:
             break
     if not lines:
-        raise CorpusError(f"{', '.join(map(str, paths))}: there is no text in it")
+        raise CorpusError(f"{_names(sources)}: there is no text in it")
     if empty_inside:
         return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
-    if lines > len(paths):
+    if lines > len(sources):
         return "line", "there are no empty lines between them"
     return "file", "there is one line a file"
 
 
-def _first_pieces(paths: Sequence[Path], unit: DocumentUnit) -> Iterator[TextPiece]:
+def _beginning(pieces: Iterator[TextPiece]) -> Iterator[TextPiece]:
     num_chars = 0
-    for piece in read_documents(paths, unit):
+    for piece in pieces:
         num_chars += len(piece.text)
         if num_chars > SURVEY_CHARS:
             return
-        if piece.offset == 0:
-            yield piece
+        yield piece
 
 
-def _part_hashes(paths: Sequence[Path], unit: DocumentUnit, part_chars: int) -> tuple[list[float], int]:
-    hashes, num_chars = [], 0
-    for piece in read_documents(paths, unit, piece_chars=part_chars):
-        hashes.append(fraction(piece.text))
-        num_chars += len(piece.text)
-        if num_chars > SURVEY_CHARS:
-            break
-    return hashes, num_chars
+def _names(sources: Sequence[Source]) -> str:
+    names = [str(source.path) for source in sources]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def fraction(text: str) -> float:
-    """A hash of the text as a number in [0, 1): the same text always falls on the same side."""
+    """A hash of the text as a number in [0, 1)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
-
-
-def split_validation(pieces: Iterator[TextPiece], plan: Plan) -> Iterator[tuple[TextPiece, bool]]:
-    """Marks each piece as training text (False) or validation text (True).
-
-    Whole documents go by the hash of their first piece, which is stable when the corpus grows; equal documents are
-    always on the same side.
-    """
-    held = False
-    for piece in pieces:
-        if plan.holdout_unit == "part" or piece.offset == 0:
-            held = fraction(piece.text) < plan.threshold
-        yield piece, held

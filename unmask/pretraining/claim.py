@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from unmask.corpus.sources import STDIN, keep_stdin
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.pretraining.folder import RunFolder
@@ -48,20 +49,26 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
             yield f"{prefix}{key}", before, after
 
 
-def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[Path]:
-    """The files of the run: those given now, or those it began with.
+def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[str]:
+    """The sources of the run: those given now, or those it began with.
+
+    Standard input is kept in the folder, so that a run that goes on has it.
 
     Raises:
         RunError: The run was begun on others.
+        CorpusError: Standard input is asked for and is empty or a terminal.
     """
-    given = [str(Path(path).resolve()) for path in paths] if paths else None
     if folder.sources.is_file():
         kept: list[str] = json.loads(folder.sources.read_text(encoding="utf-8"))
-        if given is not None and given != kept:
+        if paths and [_absolute(path) for path in paths] != kept and STDIN not in map(str, paths):
             raise RunError(
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
             )
-        given = kept
-    given = given or [str(packaged_corpus())]
+        return kept
+    given = [_absolute(path) for path in keep_stdin(paths or [packaged_corpus()], folder.root)]
     write_atomically(folder.sources, json.dumps(given, indent=1) + "\n")
-    return [Path(path) for path in given]
+    return given
+
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).absolute())

@@ -42,9 +42,9 @@ class PreparedData:
         return np.array(self.manifest.token_frequencies, dtype=np.int64)
 
 
-def is_prepared(paths: Sequence[Path]) -> bool:
+def is_prepared(paths: Sequence[str | Path]) -> bool:
     """Whether the sources are a folder of prepared shards."""
-    return len(paths) == 1 and (paths[0] / MANIFEST).is_file()
+    return len(paths) == 1 and (Path(paths[0]) / MANIFEST).is_file()
 
 
 def open_prepared(root: Path) -> PreparedData:
@@ -64,7 +64,7 @@ def open_prepared(root: Path) -> PreparedData:
     return PreparedData(root, manifest, tokenizer, _store(root, manifest.train), _store(root, manifest.validation))
 
 
-def obtain_data(paths: Sequence[Path], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
+def obtain_data(paths: Sequence[str | Path], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Opens the prepared folder that was given, or prepares the files unless that was done before.
 
     Args:
@@ -74,11 +74,15 @@ def obtain_data(paths: Sequence[Path], folder: Path, recipe: Recipe, reporter: R
         reporter: Told of the progress.
     """
     if is_prepared(paths):
-        return open_prepared(paths[0])
+        return open_prepared(Path(paths[0]))
     if not (folder / MANIFEST).is_file():
         prepare(paths, folder, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
     data = open_prepared(folder)
     reporter.note(data.manifest.plan)
+    for reason, number in data.manifest.skipped.items():
+        reporter.note(f"left out: {number:,} {reason}")
+    if data.manifest.overlap:
+        reporter.note(f"warning: {data.manifest.overlap:,} held-out documents also stand in the training text")
     return data
 
 

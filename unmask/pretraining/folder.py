@@ -26,6 +26,7 @@ class RunFolder:
         self.root = root
         self.recipe = root / "recipe.toml"
         self.sources = root / "sources.json"
+        self.stdin = root / "stdin.txt"
         self.data = root / "data"
         self.checkpoints = root / "checkpoints"
         self.metrics = root / "metrics.jsonl"
@@ -41,7 +42,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes the run's files; others in its folder stay."""
-        for path in (self.recipe, self.sources, self.metrics, self.predictions, self.summary, self.report):
+        for path in (self.recipe, self.sources, self.stdin, self.metrics, self.predictions, self.summary, self.report):
             path.unlink(missing_ok=True)
         for path in (self.data, self.checkpoints, self.model):
             shutil.rmtree(path, ignore_errors=True)

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.corpus.text import check_source
+from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
 from unmask.inference.model import Model, load
-from unmask.pretraining.claim import claim_recipe, claim_sources
+from unmask.pretraining.claim import claim_recipe, claim_sources, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
 from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
@@ -57,7 +57,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     """Pretrains a masked language model.
 
     Args:
-        paths: Text files, or a folder of prepared shards; None takes the packaged Tiny Shakespeare.
+        paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; None
+            takes the packaged Tiny Shakespeare.
         out: Folder of the run.
         recipe: Name of a packaged recipe, or a TOML file.
         minutes: Budget in minutes of training.
@@ -91,9 +92,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         wanted = None
         if asked or not resume or not RunFolder(Path(out)).holds_run:
             wanted = load_recipe(recipe or DEFAULT, options=options, overrides=tuple(settings))
-        for path in map(Path, paths or ()):  # before a folder is touched
-            if not is_prepared([path]):
-                check_source(path)
+        if paths and not is_prepared(paths):  # mistakes are found before a folder is touched
+            find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()])
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run
         resolved = claim_recipe(folder, wanted)

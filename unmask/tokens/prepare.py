@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from unmask.corpus.documents import TextPiece, read_documents
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
-from unmask.corpus.survey import Plan, plan_corpus, split_validation
-from unmask.tokens.manifest import Manifest, Split
+from unmask.corpus.sources import keep_stdin
+from unmask.tokens.manifest import MANIFEST, Manifest, Split
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import ShardWriter, TokenPiece
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -37,7 +38,7 @@ Notify = Callable[[str, int, int | None], None]
 
 
 def prepare(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     out: Path,
     *,
     corpus: CorpusSettings,
@@ -47,9 +48,9 @@ def prepare(
     """Tokenizes a corpus into shards.
 
     Args:
-        paths: Text files.
+        paths: Files, folders or patterns; `-` is standard input.
         out: The data folder; made where missing, files of an earlier try are replaced.
-        corpus: What a document is and how much is held out.
+        corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
         notify: Told of the progress.
 
@@ -57,38 +58,27 @@ def prepare(
         CorpusError: A file cannot be read, or there is too little text.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
     """
-    plan = plan_corpus(paths, corpus)
-    log.info("corpus: %s", plan.describe())
+    opened = Corpus(list(keep_stdin(paths, out)), corpus)
+    log.info("corpus: %s", opened.plan.describe())
     out.mkdir(parents=True, exist_ok=True)
-    (out / "manifest.json").unlink(missing_ok=True)
-    total = None if any(path.suffix == ".gz" for path in paths) else sum(path.stat().st_size for path in paths)
-    ready = _obtain_tokenizer(paths, plan, tokenizer, lambda what, done: notify(what, done, total))
+    (out / MANIFEST).unlink(missing_ok=True)
+    total = opened.num_bytes
+    ready = _obtain_tokenizer(opened, tokenizer, lambda what, done: notify(what, done, total))
     folder = out / "tokenizer"
     folder.mkdir(exist_ok=True)
     ready.save(folder, max_length=ANY_LENGTH)
-    settings = {"corpus": corpus.model_dump(), "tokenizer": tokenizer.model_dump()}
     manifest = _write_shards(
-        paths,
+        opened,
         out,
-        plan=plan,
         tokenizer=ready,
-        settings=settings,
+        settings={"corpus": corpus.model_dump(mode="json"), "tokenizer": tokenizer.model_dump(mode="json")},
         notify=lambda what, done: notify(what, done, total),
     )
     manifest.save(out)
-    log.info(
-        "prepared %s documents, %s bytes, %s tokens (%.2f bytes a token)",
-        f"{manifest.documents:,}",
-        f"{manifest.bytes:,}",
-        f"{manifest.tokens:,}",
-        manifest.bytes / manifest.tokens,
-    )
     return manifest
 
 
-def _obtain_tokenizer(
-    paths: Sequence[Path], plan: Plan, settings: TokenizerSettings, notify: Callable[[str, int], None]
-) -> Tokenizer:
+def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Callable[[str, int], None]) -> Tokenizer:
     """Loads the tokenizer, or trains it on the training text alone."""
     if settings.path is not None:
         return load_tokenizer(Path(settings.path))
@@ -97,7 +87,7 @@ def _obtain_tokenizer(
     def texts() -> Iterator[str]:
         nonlocal num_bytes
         num_bytes = 0
-        for piece, held in split_validation(_read(paths, plan), plan):
+        for piece, held in corpus.pieces():
             if not held:
                 num_bytes += len(piece.text.encode())
                 notify("reading words for the tokenizer", num_bytes)
@@ -110,10 +100,6 @@ def _obtain_tokenizer(
         vocab_size = default_vocab_size(num_bytes)
         log.info("tokenizer: a vocabulary of %s entries for %s bytes of text", f"{vocab_size:,}", f"{num_bytes:,}")
     return Tokenizer(train_wordpiece(texts, vocab_size=vocab_size, lowercase=settings.lowercase))
-
-
-def _read(paths: Sequence[Path], plan: Plan) -> Iterator[TextPiece]:
-    return read_documents(paths, plan.unit, piece_chars=plan.piece_chars)
 
 
 class _SplitCounter:
@@ -149,21 +135,20 @@ class _SplitCounter:
 
 
 def _write_shards(
-    paths: Sequence[Path],
+    corpus: Corpus,
     out: Path,
     *,
-    plan: Plan,
     tokenizer: Tokenizer,
     settings: dict[str, Any],
     notify: Callable[[str, int], None],
 ) -> Manifest:
-    num_bytes = documents = without_tokens = 0
+    num_bytes = documents = 0
     with (
         ShardWriter(out, "train", vocab_size=tokenizer.vocab_size) as train_writer,
         ShardWriter(out, "validation", vocab_size=tokenizer.vocab_size) as validation_writer,
     ):
         train, validation = (_SplitCounter(w, tokenizer) for w in (train_writer, validation_writer))
-        for batch in _batches(split_validation(_read(paths, plan), plan)):
+        for batch in _batches(corpus.pieces()):
             encoded = tokenizer.encode_corpus([piece.text for piece, _ in batch])
             rows: dict[bool, list[TokenPiece]] = {False: [], True: []}
             for (piece, held), tokens in zip(batch, encoded, strict=True):
@@ -171,7 +156,7 @@ def _write_shards(
                 num_bytes += size
                 documents = piece.document + 1
                 if len(tokens.input_ids) == 0:
-                    without_tokens += 1
+                    corpus.skipped["documents without tokens"] += 1
                     continue
                 row = TokenPiece(tokens.input_ids, tokens.word_starts, piece.document, piece.offset, size)
                 rows[held].append(row)
@@ -180,15 +165,16 @@ def _write_shards(
             notify("tokenizing", num_bytes)
     parts = train.split(), validation.split()
     return Manifest(
-        sources=tuple({"path": str(path), "bytes": path.stat().st_size} for path in paths),
+        sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in corpus.all_sources()),
         settings=settings,
-        plan=plan.describe(),
+        plan=corpus.plan.describe(),
         tokenizer_sha256=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         documents=documents,
         bytes=num_bytes,
         tokens=sum(part.tokens for part in parts),
-        skipped={"without tokens": without_tokens} if without_tokens else {},
+        skipped=dict(corpus.skipped),
+        overlap=corpus.overlap,
         train=parts[0],
         validation=parts[1],
         token_frequencies=tuple(train.frequencies.tolist()),

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.settings import CleaningSettings, CorpusSettings
+from unmask.corpus.sources import find_sources, keep_stdin
+from unmask.errors import CorpusError
+
+SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
+
+
+def texts(path: Path | str, **settings: object) -> list[str]:
+    return [piece.text for piece, _ in Corpus([path], CorpusSettings.model_validate(settings)).pieces()]
+
+
+def test_files_folders_and_patterns(tmp_path: Path) -> None:
+    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = [(s.path.name, s.kind) for s in find_sources([tmp_path])]
+    assert found == [("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text")]
+    assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
+    assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.txt", r"none\.txt: no such file"),
+        ("*.txt", "no file fits this pattern"),
+        ("notes.md", r"notes\.md: cannot read this kind of file; supported are \.txt, .* each also with \.gz"),
+        ("empty", "no file in this folder can be read"),
+        ("t.parquet.gz", "unpack it first"),
+        ("dict", "no part called train; name one of its folders: test"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
+    for file in ("notes.md", "t.parquet.gz"):
+        (tmp_path / file).write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dict" / "test").mkdir(parents=True)
+    (tmp_path / "dict" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(CorpusError, match=message):
+        find_sources([tmp_path / name])
+
+
+def test_nothing_given() -> None:
+    with pytest.raises(CorpusError, match="no files were given"):
+        find_sources([])
+
+
+def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    labels = list(range(300))
+    (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(SENTENCES)))
+    (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(f'{i},"{t}"' for i, t in enumerate(SENTENCES)))
+    (tmp_path / "a.tsv").write_text("\n".join(f"{t}\t{i}" for i, t in enumerate(SENTENCES)))
+    pq.write_table(pa.table({"label": labels, "body": SENTENCES}), tmp_path / "a.parquet")
+    datasets.Dataset.from_dict({"text": SENTENCES, "label": labels}).save_to_disk(tmp_path / "set")
+    for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "set"):
+        assert texts(tmp_path / name) == SENTENCES, name
+    assert texts(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
+
+
+def test_the_column_is_found_and_announced(tmp_path: Path) -> None:
+    rows = [{"title": "T", "comment": s, "n": 1} for s in SENTENCES]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    plan = Corpus([tmp_path / "a.jsonl"], CorpusSettings()).plan
+    assert plan.column == "comment"
+    assert "its text in column 'comment' (the one with most text among title, comment, n)" in plan.describe()
+    (tmp_path / "a.csv").write_text("a,comment\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
+    assert texts(tmp_path / "a.csv", column="comment") == SENTENCES, "a name that is asked for makes a header"
+    with pytest.raises(CorpusError, match=r"no column 'spam'; columns are title, comment, n"):
+        Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
+
+
+def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
+    rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
+    (tmp_path / "a.csv").write_text("text,label\n" + rows)
+    assert texts(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
+    (tmp_path / "a.tsv").write_text("\n".join(f'"Open quote {i}\t1' for i in range(200)))
+    assert texts(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
+
+
+def test_the_tables_of_real_tasks(shared_data: Path) -> None:
+    found = texts(shared_data / "sst2" / "train.tsv")
+    assert len(found) == 6920
+    assert found[0].startswith("a stirring , funny")
+    cola = texts(shared_data / "cola" / "in_domain_train.tsv")
+    assert len(cola) == 8551
+    assert cola[0].startswith("Our friends won't buy")
+
+
+def test_sequences(tmp_path: Path, shared_data: Path) -> None:
+    (tmp_path / "a.fasta").write_text("".join(f">name {i}\nMKV\nLAT\n\n" for i in range(150)) + ">empty\n>last\nAAA\n")
+    found = texts(tmp_path / "a.fasta")
+    assert found[0] == "MKVLAT"
+    assert found[-1] == "AAA"
+    assert len(found) == 151
+    (tmp_path / "b.fasta").write_text("MKV\n>x\nLAT\n")
+    with pytest.raises(CorpusError, match="a FASTA file begins with a line `>name`"):
+        texts(tmp_path / "b.fasta")
+    proteins = texts(shared_data / "protein_ss" / "sequences.fasta.gz")
+    assert len(proteins) > 1000
+    assert not any(" " in p or ">" in p for p in proteins)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "reason"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', "line 2 is not JSON", "rows that are not JSON"),
+        ("a.jsonl", '{"text": "x"}\n[1]\n', "line 2 is list, not an object", "rows that are not JSON"),
+        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', "row 2 has no column 'text', only txt", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2 has no text", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "column 'text' of row 2 is int, not a text", "rows without text"),
+        ("a.csv", 'text,label\nx,1\n"y"z,1\n', "a.csv: line 3", "rows that are not CSV"),
+    ],
+)
+def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str, message: str, reason: str) -> None:
+    good = json.dumps({"text": "fine"}) if name == "a.jsonl" else "fine,0"
+    (tmp_path / name).write_text(content + "\n".join(good + str(i)[:0] for i in range(150)) + "\n")
+    varied = (tmp_path / name).read_text().replace("fine", "fine {}")
+    for i in range(150):
+        varied = varied.replace("{}", str(i), 1)
+    (tmp_path / name).write_text(varied)
+    with pytest.raises(CorpusError, match=message):
+        texts(tmp_path / name)
+    corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
+    assert len(list(corpus.pieces())) == 151
+    assert corpus.skipped == {reason: 1}
+
+
+def test_damaged_binary_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(CorpusError, match="damaged or not a Parquet file"):
+        texts(tmp_path / "a.parquet")
+
+
+def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
+    lines = [*SENTENCES, SENTENCES[3], "  " + SENTENCES[4].replace(" ", "   "), "ok", "ﬁne\u200b line\x07 here"]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert texts(tmp_path / "a.txt", documents="line") == [*lines], "nothing is cleaned by default"
+    corpus = Corpus(
+        [tmp_path / "a.txt"],
+        CorpusSettings(
+            documents="line",
+            cleaning=CleaningSettings(
+                unicode="NFKC", control_characters="drop", white_space="collapse", duplicates="drop", min_chars=5
+            ),
+        ),
+    )
+    assert [p.text for p, _ in corpus.pieces()] == [*SENTENCES, "fine line here"]
+    assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
+    assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
+    assert corpus.skipped["duplicates"] == 2
+
+
+def test_validation_files_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])
+    corpus = Corpus(
+        [tmp_path / "train.txt"], CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
+    )
+    marked = list(corpus.pieces())
+    assert [p.text for p, held in marked if not held] == SENTENCES
+    assert [p.text for p, held in marked if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
+    assert [p.document for p, _ in marked] == list(range(303))
+    assert corpus.overlap == 1
+    assert "files of their own" in corpus.plan.describe()
+
+
+def test_standard_input_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"some text\n")))
+    (kept,) = keep_stdin(["-"], tmp_path)
+    assert Path(kept).read_text() == "some text\n"
+    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"")))
+    with pytest.raises(CorpusError, match="standard input is empty"):
+        list(keep_stdin(["-"], tmp_path))

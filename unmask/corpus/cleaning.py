@@ -1,0 +1,78 @@
+"""Cleaning, as far as the settings ask for it. Every document that is left out is counted."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+import tempfile
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from unmask.corpus.documents import TextPiece
+from unmask.corpus.settings import CleaningSettings
+
+_SPACES = re.compile(r"[^\S\n]+")
+_AROUND_LINE_END = re.compile(r" ?\n ?")
+
+
+def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Counter[str]) -> Iterator[TextPiece]:
+    """Changes texts and leaves documents out.
+
+    Duplicates are looked for among documents that come in one piece; of a longer one, every piece is kept.
+
+    Args:
+        pieces: The corpus.
+        settings: What is asked for.
+        skipped: Counts what is left out.
+    """
+    if settings == CleaningSettings():
+        yield from pieces
+        return
+    with _SeenTexts() as seen:
+        for piece in pieces:
+            text = clean_text(piece.text, settings)
+            whole = piece.offset == 0 and piece.last
+            if whole and len(text) < settings.min_chars:
+                skipped["documents that are too short"] += 1
+            elif not text.strip():
+                skipped["documents without text after cleaning"] += piece.offset == 0
+            elif whole and settings.duplicates == "drop" and seen.add(text):
+                skipped["duplicates"] += 1
+            else:
+                yield TextPiece(piece.document, piece.offset, text, piece.last)
+
+
+def clean_text(text: str, settings: CleaningSettings) -> str:
+    """Normalised characters, without control characters, with single spaces: as far as asked for."""
+    if settings.unicode is not None:
+        text = unicodedata.normalize(settings.unicode, text)
+    if settings.control_characters == "drop" and not text.isprintable():
+        text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+    if settings.white_space == "collapse":
+        text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
+    return text
+
+
+class _SeenTexts:
+    """Hashes of 128 bits of all texts so far, on the disk, so that memory is bounded whatever the corpus."""
+
+    def __enter__(self) -> _SeenTexts:
+        self._folder = tempfile.TemporaryDirectory(prefix="unmask-")
+        self._database = sqlite3.connect(Path(self._folder.name) / "seen.sqlite", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=OFF")
+        self._database.execute("PRAGMA synchronous=OFF")
+        self._database.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+        return self
+
+    def add(self, text: str) -> bool:
+        """Remembers a text; true where it was there before."""
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+        self._folder.cleanup()

@@ -1,0 +1,101 @@
+"""The corpus: sources, read by a plan, cleaned and split. It is gone through as often as somebody needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from unmask.corpus.cleaning import clean
+from unmask.corpus.documents import TextPiece, read_documents
+from unmask.corpus.reading import BadInput
+from unmask.corpus.settings import CorpusSettings
+from unmask.corpus.sources import Source, find_sources
+from unmask.corpus.survey import plan_corpus
+from unmask.errors import CorpusError
+
+
+class Corpus:
+    """A corpus as everything behind it sees it.
+
+    Args:
+        paths: Files, folders or patterns.
+        settings: What the user asked for.
+
+    Attributes:
+        sources: The files.
+        validation_sources: Files that are held out, where these were named.
+        plan: How they are read.
+        skipped: What the last pass left out: reason to number.
+        overlap: Held-out documents of the last pass that also stand in the training text, where files were named.
+
+    Raises:
+        CorpusError: As `find_sources` and `plan_corpus`.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], settings: CorpusSettings) -> None:
+        self.settings = settings
+        self.sources = find_sources(paths)
+        self.validation_sources = find_sources(settings.validation) if settings.validation else []
+        self.plan = plan_corpus(self.sources, settings)
+        self.skipped: Counter[str] = Counter()
+        self.overlap = 0
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size of the files together, where none is compressed; about the size of the text."""
+        plain = all(source.kind in ("text", "fasta") and source.path.suffix in _PLAIN for source in self.sources)
+        return sum(source.path.stat().st_size for source in self.sources) if plain else None
+
+    def pieces(self) -> Iterator[tuple[TextPiece, bool]]:
+        """Every piece with whether it is held out. Whole documents go by the hash of their first piece.
+
+        Raises:
+            CorpusError: A file cannot be read.
+        """
+        self.skipped, self.overlap = Counter(), 0
+        plan, held = self.plan, False
+        if plan.holdout_unit == "file":
+            yield from self._with_files()
+            return
+        for piece in self._read(self.sources):
+            if plan.holdout_unit == "part" or piece.offset == 0:
+                held = plan.holds_out(piece.text)
+            yield piece, held
+
+    def _with_files(self) -> Iterator[tuple[TextPiece, bool]]:
+        """Training text, then the files that are held out, numbered on."""
+        known = {_digest(piece.text) for piece in self._read(self.validation_sources)}
+        met: set[bytes] = set()
+        self.skipped.clear()
+        documents = 0
+        for piece in self._read(self.sources):
+            documents = piece.document + 1
+            if (digest := _digest(piece.text)) in known:
+                met.add(digest)
+            yield piece, False
+        self.overlap = len(met)
+        if not known:
+            raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
+        for piece in self._read(self.validation_sources):
+            yield TextPiece(documents + piece.document, piece.offset, piece.text, piece.last), True
+
+    def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
+        bad = BadInput(skip=self.settings.bad_input == "skip")
+        plan = self.plan
+        pieces = read_documents(sources, bad, unit=plan.unit, column=plan.column, piece_chars=plan.piece_chars)
+        yield from clean(pieces, self.settings.cleaning, self.skipped)
+        self.skipped += bad.counts  # leaves out what was not met
+
+    def all_sources(self) -> list[Source]:
+        """Training and held-out files."""
+        return list(chain(self.sources, self.validation_sources))
+
+
+_PLAIN = (".txt", ".fasta", ".fa")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,55 @@
+"""What every reader gives, and what is done about input that cannot be read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from unmask.errors import CorpusError
+
+# Bytes that are not UTF-8 arrive as lone surrogates where they are not an error at once.
+_BROKEN = re.compile("[\ud800-\udfff\0]")
+
+
+class LinePart(NamedTuple):
+    """A line of a text file or a row of a table, or a part of a long one.
+
+    Attributes:
+        text: The characters, without the line's end.
+        starts: Whether the line begins here.
+        ends: Whether the line ends here.
+    """
+
+    text: str
+    starts: bool
+    ends: bool
+
+
+class BadInput:
+    """Raises, or counts what is passed over.
+
+    Attributes:
+        skip: Whether bad input is passed over.
+        counts: What was passed over: reason to number.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self.skip = skip
+        self.counts: Counter[str] = Counter()
+
+    def found(self, reason: str, message: str) -> None:
+        """Counts bad input.
+
+        Raises:
+            CorpusError: It is not to be passed over.
+        """
+        if not self.skip:
+            raise CorpusError(f'{message}; --set corpus.bad_input="skip" passes over what cannot be read')
+        self.counts[reason] += 1
+
+    def is_broken(self, text: str) -> bool:
+        """Whether a text holds bytes that were not UTF-8, or NULs; they are counted."""
+        broken = self.skip and _BROKEN.search(text) is not None
+        self.counts["lines that are not UTF-8 text"] += broken
+        return broken

@@ -1,0 +1,127 @@
+"""What the user names, as files that can be read: files, folders, patterns, folders that `datasets` wrote."""
+
+from __future__ import annotations
+
+import glob
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from unmask.corpus.compression import COMPRESSIONS, bare_suffix
+from unmask.errors import CorpusError
+
+Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow"]
+SUFFIXES: dict[str, Kind] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".fasta": "fasta",
+    ".fa": "fasta",
+}
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file and how it is read.
+
+    Attributes:
+        path: The file.
+        kind: Of its content.
+    """
+
+    path: Path
+    kind: Kind
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns."""
+        return self.kind in ("jsonl", "csv", "tsv", "parquet", "arrow")
+
+
+def find_sources(names: Sequence[str | Path]) -> list[Source]:
+    """Expands folders and patterns into files, in a fixed order.
+
+    Args:
+        names: Files, folders (all files below them that can be read), patterns such as `data/**/*.txt`, or folders
+            written by `datasets`' `save_to_disk`.
+
+    Raises:
+        CorpusError: Nothing is there, or it cannot be read; the text says what can.
+    """
+    if not names:
+        raise CorpusError("no files were given")
+    return [source for name in names for source in _expand(name)]
+
+
+def _expand(name: str | Path) -> list[Source]:
+    path = Path(name)
+    if path.is_dir():
+        return _in_folder(path)
+    if path.is_file():
+        return [Source(path, _kind_of(path))]
+    if glob.has_magic(str(name)):
+        found = sorted(Path(match) for match in glob.glob(str(name), recursive=True) if Path(match).is_file())
+        if not found:
+            raise CorpusError(f"{name}: no file fits this pattern")
+        return [Source(file, _kind_of(file)) for file in found]
+    raise CorpusError(f"{path}: no such file")
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    if (folder / "dataset_dict.json").is_file():
+        if not (folder / "train").is_dir():
+            parts = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
+            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
+        return _in_folder(folder / "train")
+    if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
+        return [Source(file, "arrow") for file in sorted(folder.glob("*.arrow"))]
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and bare_suffix(path) in SUFFIXES)
+    if not files:
+        raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
+    return [Source(file, _kind_of(file)) for file in files]
+
+
+def _kind_of(path: Path) -> Kind:
+    suffix = bare_suffix(path)
+    if suffix not in SUFFIXES:
+        raise CorpusError(f"{path}: cannot read this kind of file; {_supported()}")
+    if suffix == ".parquet" and path.suffix != ".parquet":
+        raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
+    return SUFFIXES[suffix]
+
+
+def _supported() -> str:
+    return f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
+
+
+def keep_stdin(names: Sequence[str | Path], folder: Path) -> Iterator[str | Path]:
+    """Replaces `-` by a file with what came on standard input, since a corpus is read more than once.
+
+    Args:
+        names: As the user gave them.
+        folder: Where the file is put.
+
+    Raises:
+        CorpusError: Standard input is a terminal, or empty.
+    """
+    for name in names:
+        if str(name) != STDIN:
+            yield name
+            continue
+        if sys.stdin.isatty():
+            raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "stdin.txt"
+        with file.open("wb") as out:
+            shutil.copyfileobj(sys.stdin.buffer, out)
+        if file.stat().st_size == 0:
+            file.unlink()
+            raise CorpusError("standard input is empty")
+        yield file

@@ -1,0 +1,175 @@
+"""Rows of tables: JSON lines, CSV and TSV, Parquet, and the Arrow files of `datasets`. A document is a row."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unmask.corpus.reading import BadInput, LinePart
+from unmask.corpus.sources import Source
+from unmask.corpus.text import read_lines
+from unmask.errors import CorpusError
+
+Row = dict[str, Any]
+LONGEST_ROW = 1 << 26
+# Names by which people call the text, the likeliest first; and names that only a header has.
+TEXT_NAMES = ("text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence")
+OTHER_NAMES = {"label", "id", "title", "idx", "index", "score", "source", "url", "date", "category", "lang", "split"}
+LOOK_ROWS = 200
+
+
+def read_table(source: Source, column: str, bad: BadInput) -> Iterator[LinePart]:
+    """Yields the texts of a column.
+
+    Args:
+        source: A table.
+        column: Name of the column; a number, counted from 0, where the table has no names.
+        bad: What is done about rows without text.
+
+    Raises:
+        CorpusError: The column is missing, a row cannot be read, or its text is no string; with file and row.
+    """
+    for number, row in rows_of(source, bad, column):
+        if column not in row:
+            bad.found(
+                "rows without text",
+                f"{source.path}: row {number} has no column {column!r}, only {', '.join(row)}; "
+                "name the text's column with --set corpus.column=NAME",
+            )
+        elif row[column] is None:
+            bad.found("rows without text", f"{source.path}: row {number} has no text in column {column!r}")
+        elif not isinstance(row[column], str):
+            bad.found(
+                "rows without text",
+                f"{source.path}: column {column!r} of row {number} is {type(row[column]).__name__}, not a text",
+            )
+        elif not bad.is_broken(row[column]):
+            yield LinePart(row[column].replace("\r\n", "\n"), True, True)
+
+
+def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> tuple[str, str]:
+    """Chooses the text's column.
+
+    Args:
+        source: The table; its first rows are looked at.
+        wanted: What the user named, if anything.
+        bad: As for reading.
+
+    Returns:
+        The column, and the reason in words.
+
+    Raises:
+        CorpusError: It is not there, or no column holds text.
+    """
+    rows = [row for _, row in itertools.islice(rows_of(source, bad, wanted), LOOK_ROWS)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if wanted is not None:
+        if str(wanted) not in names:
+            raise CorpusError(f"{source.path}: there is no column {str(wanted)!r}; columns are {', '.join(names)}")
+        return str(wanted), "as set"
+    sizes = {name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str)) for name in names}
+    texts = [name for name in names if sizes[name]]
+    if not texts:
+        raise CorpusError(f"{source.path}: no column holds text; columns are {', '.join(names) or 'none'}")
+    for name in TEXT_NAMES:
+        if found := next((column for column in texts if column.lower() == name), None):
+            return found, f"among {', '.join(names)}"
+    best = max(texts, key=lambda name: sizes[name])
+    return best, f"the one with most text among {', '.join(names)}"
+
+
+def rows_of(source: Source, bad: BadInput, column: str | int | None) -> Iterator[tuple[int, Row]]:
+    """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text)."""
+    if source.kind in ("csv", "tsv"):
+        return _delimited(source.path, bad, tabs=source.kind == "tsv", column=str(column).lower())
+    return {"jsonl": _jsonl, "parquet": _parquet, "arrow": _arrow}[source.kind](source.path, bad)
+
+
+def _jsonl(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(_whole_lines(path, bad), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            bad.found("rows that are not JSON", f"{path}: line {number} is not JSON: {error}")
+            continue
+        if isinstance(row, str):
+            row = {"text": row}
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            bad.found("rows that are not JSON", f"{path}: line {number} is {type(row).__name__}, not an object")
+
+
+def _delimited(path: Path, bad: BadInput, *, tabs: bool, column: str) -> Iterator[tuple[int, Row]]:
+    """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
+
+    The first row holds names if one of them is the column that was asked for, or a name that is common.
+    """
+    known = {*TEXT_NAMES, *OTHER_NAMES} | ({column} if not column.isdigit() else set())
+    csv.field_size_limit(LONGEST_ROW)
+    lines = (line + "\n" for line in _whole_lines(path, bad))
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
+    names: list[str] | None = None
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            bad.found("rows that are not CSV", f"{path}: line {reader.line_num}: {error}")
+            continue
+        if cells is None:
+            return
+        if not cells:
+            continue
+        if names is None:
+            is_header = any(cell.strip().lower() in known for cell in cells)
+            names = [cell.strip() for cell in cells] if is_header else [str(n) for n in range(len(cells))]
+            if is_header:
+                continue
+        yield reader.line_num, dict(zip(names, cells, strict=False))
+
+
+def _parquet(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from _numbered(file.iter_batches(batch_size=256))
+    except (pa.ArrowInvalid, OSError) as error:
+        bad.found("files that are cut off", f"{path}: damaged or not a Parquet file: {error}")
+
+
+def _arrow(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            yield from _numbered(stream)
+    except (pa.ArrowInvalid, OSError) as error:
+        bad.found("files that are cut off", f"{path}: damaged or not an Arrow stream: {error}")
+
+
+def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Row]]:
+    number = 0
+    for batch in batches:
+        plain = [i for i, kind in enumerate(batch.schema.types) if not pa.types.is_nested(kind)]
+        for row in batch.select(plain).to_pylist():
+            number += 1
+            yield number, row
+
+
+def _whole_lines(path: Path, bad: BadInput) -> Iterator[str]:
+    parts: list[str] = []
+    size = 0
+    for part in read_lines(path, bad):
+        parts.append(part.text)
+        size += len(part.text)
+        if size > LONGEST_ROW:
+            raise CorpusError(f"{path}: a row is longer than {LONGEST_ROW:,} characters; give such text as .txt")
+        if part.ends:
+            yield "".join(parts)
+            parts, size = [], 0

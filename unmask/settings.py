@@ -59,7 +59,7 @@ def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
     """The keys of a place in the values; pydantic puts names of union members between them."""
     place: list[str] = []
     for part in loc:
-        is_list = isinstance(values, list | tuple) and isinstance(part, int)
+        is_list = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
         if is_list or (isinstance(values, dict) and part in values):
             values = values[part]
         elif part != loc[-1] or not isinstance(values, dict):

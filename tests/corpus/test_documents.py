@@ -55,7 +55,7 @@ def test_no_character_of_a_document_is_lost(lines: list[str], unit: DocumentUnit
     pieces = split("\n".join(lines), unit, piece_chars=piece_chars)
     for document in whole:
         mine = [p for p in pieces if p.document == document.document]
-        assert "".join(p.text for p in mine).lstrip() == document.text.lstrip()
+        assert "".join(p.text for p in mine).strip() == document.text.strip()
         offset = 0
         for piece in mine:
             assert piece.offset == offset

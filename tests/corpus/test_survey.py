@@ -23,8 +23,8 @@ def write(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "unit"),
     [
-        ("first line\nsecond line\n\n" * 3000, "block"),
-        ("a line of text number one\n" * 3000, "line"),
+        ("".join(f"first line {i}\nsecond line\n\n" for i in range(3000)), "block"),
+        ("".join(f"a line of text, number {i}\n" for i in range(3000)), "line"),
         ("\n\nleading and trailing empty lines\nare no separators\n\n" + "x " * 4000, "block"),
         ("only one line " * 1000, "file"),
     ],
@@ -84,3 +84,21 @@ def test_too_little_text(tmp_path: Path) -> None:
         plan_corpus([write(tmp_path / "b.txt", "one short line")], CorpusSettings())
     with pytest.raises(CorpusError, match="no files"):
         plan_corpus([], CorpusSettings())
+
+
+def test_trailing_empty_lines_of_several_files_do_not_make_blocks(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.txt", "".join(f"line {i} of {n}\n" for i in range(300)) + "\n") for n in "ab"]
+    assert plan_corpus(paths, CorpusSettings()).unit == "line"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_small_share_of_few_documents_is_never_nothing(tmp_path: Path, seed: int) -> None:
+    path = write(tmp_path / "a.txt", make_text(130, seed=seed))
+    corpus = Corpus([path], CorpusSettings(holdout=0.001))
+    assert corpus.plan.holdout_unit == "document"
+    assert 1 <= sum(held for _, held in corpus.pieces()) <= 3
+
+
+def test_equal_documents_do_not_empty_the_held_out_side(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\n\n".join(["the same text"] * 6 + ["another text"]))
+    assert {held for _, held in Corpus([path], CorpusSettings()).pieces()} == {True, False}

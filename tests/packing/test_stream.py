@@ -149,3 +149,10 @@ def test_rows_of_natural_text_are_full(shared_data: Path, tokenizer: Tokenizer) 
 def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="no room for text"):
         RowStream(store, tokenizer, length=2, seed=0)
+
+
+def test_the_last_batches_of_an_epoch_are_about_equal(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=0)
+    sizes = [len(batch.rows.input_ids) for batch in epoch_of(stream, 0, 32)]
+    assert sum(sizes) % 32 != 0
+    assert max(sizes) - min(sizes) <= 1 or min(sizes) > 16

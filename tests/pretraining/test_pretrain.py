@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.conftest import SMALL
-from unmask.errors import CorpusError, DivergedError, RunError, SettingsError
+from tests.conftest import SMALL, make_text
+from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError
 from unmask.pretraining.metrics import read_metrics
 
 SUMMARY_KEYS = {
@@ -179,3 +180,52 @@ def test_without_files_the_packaged_text_is_used(tmp_path: Path) -> None:
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
     assert manifest["sources"][0]["path"].endswith("tinyshakespeare.txt")
     assert manifest["documents"] > 7000
+
+
+def test_a_run_that_was_half_removed_does_not_lend_its_data_to_the_next(corpus_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    unmask.pretrain([corpus_file], out=out, steps=1, settings=SMALL)
+    for name in ("recipe.toml", "sources.json"):
+        (out / name).unlink()
+    (out / "recipe.toml.partial").write_text("half")
+    other = tmp_path / "other.txt"
+    other.write_text(make_text(300, seed=9))
+    again = unmask.pretrain(str(other), out=out, steps=1, settings=SMALL, overwrite=True)
+    manifest = json.loads((out / "data" / "manifest.json").read_text())
+    assert [Path(s["path"]).name for s in manifest["sources"]] == ["other.txt"]
+    assert again.summary["steps"] == 1
+    assert not list(out.glob("*.partial"))
+
+
+def test_overwriting_does_not_destroy_its_own_input(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(data_folder, out / "data")
+    with pytest.raises(RunError, match="which --overwrite would remove"):
+        unmask.pretrain([out / "data"], out=out, steps=1, overwrite=True)
+    assert (out / "data" / "manifest.json").is_file()
+
+
+def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"prepared with other settings than \[corpus\] of the recipe asks for"):
+        unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=(*SMALL, "corpus.holdout=0.3"))
+    with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
+        unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=SMALL, vocab_size=999)
+
+
+def test_text_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join("MKV" * 80 + "ACDEFGHIKLMNPQ"[i % 14] * 9 for i in range(300)))
+    with pytest.raises(DataError, match="tokens are unknown to the tokenizer: it does not fit this text"):
+        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
+
+
+def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello world\ngood morning\n")
+    with pytest.raises(DataError, match="held-out tokens are too few to hide any of them"):
+        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, vocab_size=64, settings=SMALL)
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_path: Path) -> None:
+    unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=SMALL)
+    unmask.pretrain(out=tmp_path, resume=True)
+    assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1

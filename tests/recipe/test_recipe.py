@@ -50,6 +50,10 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
     recipe = load_recipe(options={"masking.strategy": "span"})
     assert recipe.masking.units == SpanUnits()
     assert recipe.masking.weights.kind == "uniform"
+    changed = load_recipe(options={"masking.strategy": "span"}, overrides=("masking.units.p=0.3",))
+    assert changed.masking.units == SpanUnits(p=0.3)
+    assert changed.masking.strategy is None, "what is changed is no longer the strategy of that name"
+    assert load_recipe(overrides=("masking.units.kind=span",)).masking.strategy is None
     longer = load_recipe(overrides=("masking.strategy=span", "masking.units.kind=span", "masking.units.max_words=5"))
     assert longer.masking.units == SpanUnits(max_words=5)
 
@@ -84,6 +88,10 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
         (("learning_rate=1",), r"--set learning_rate=1: expected section.key=value"),
         (("training.steps",), "expected section.key=value"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes is 2, which has no keys"),
+        (("masking.strategy=[1]",), r"unknown strategy \[1\]"),
+        (("masking.replacement.shares=[1, 0]",), "masking.replacement.shares"),
+        (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
+        (("tokenizer.path=x", "tokenizer.vocab_size=99"), "tokenizer: vocab_size and lowercase are of a tokenizer"),
         (("model.max_position_embeddings=64",), "model.max_position_embeddings 64 is less than"),
     ],
 )
@@ -97,6 +105,12 @@ def test_recipes_that_are_not_there(tmp_path: Path) -> None:
         load_recipe("tinny")
     with pytest.raises(SettingsError, match=r"none\.toml: no such recipe file"):
         load_recipe(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(SettingsError, match="cannot be read as UTF-8 text"):
+        load_recipe(str(tmp_path / "latin.toml"))
+    (tmp_path / "flat.toml").write_text("masking = 3\n")
+    with pytest.raises(SettingsError, match="masking is 3, which has no keys"):
+        load_recipe(str(tmp_path / "flat.toml"), options={"masking.strategy": "span"})
     (tmp_path / "bad.toml").write_text("[training\n")
     with pytest.raises(SettingsError, match=r"bad\.toml: not TOML"):
         load_recipe(str(tmp_path / "bad.toml"))

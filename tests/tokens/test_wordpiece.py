@@ -44,7 +44,7 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
 
 
 def test_a_vocabulary_that_cannot_hold_the_letters() -> None:
-    with pytest.raises(TokenizerError, match=r"vocabulary of 64 cannot hold the \d+ letters .* at least --vocab-size"):
+    with pytest.raises(TokenizerError, match=r"vocabulary of 64 cannot hold the letters .* at least --vocab-size \d+"):
         train_wordpiece(lambda: ["".join(map(chr, range(0x4E00, 0x4E80)))], vocab_size=64)
 
 
@@ -103,3 +103,30 @@ def test_tokenizers_that_cannot_be_used(tmp_path: Path) -> None:
         as_tokenizer(bpe)
     with pytest.raises(TokenizerError, match="int is not a tokenizer"):
         as_tokenizer(3)
+
+
+def test_a_text_of_many_letters_gets_room_for_them() -> None:
+    """A syllabary or Chinese: the default size holds the letters, and rare ones are unknown, not an error."""
+    text = " ".join(chr(0xAC00 + i % 1100) + chr(0xAC00 + i * 7 % 1100) for i in range(4000))
+    tokenizer = Tokenizer(train_wordpiece(lambda: [text]))
+    unknown = (tokenizer.encode_corpus([text])[0].input_ids == tokenizer.special.unk).mean()
+    assert unknown < 0.01
+    rare = "a " * 2_000_000 + "".join(chr(0x4E00 + i) for i in range(900))
+    assert train_wordpiece(lambda: [rare], vocab_size=80).get_vocab_size() <= 80
+
+
+def test_words_too_long_to_be_tokenized_are_not_learned_from() -> None:
+    """A megabyte without a space would take the trainer hours, and WordPiece takes no word of over 100 letters."""
+    text = TEXT + " " + "abcd" * 250_000
+    assert train_wordpiece(lambda: [text], vocab_size=150).get_vocab_size() == 150
+
+
+def test_stored_truncation_and_padding_do_not_touch_the_corpus() -> None:
+    backend = train_wordpiece(lambda: [TEXT], vocab_size=150)
+    backend.enable_truncation(4)
+    backend.enable_padding(length=9)
+    tokenizer = Tokenizer(backend)
+    assert len(tokenizer.encode_corpus([TEXT])[0].input_ids) > 1000
+    assert len(tokenizer.encode_corpus(["The"])[0].input_ids) < 4
+    assert len(tokenizer.encode_prompt("The king sees the queen in the garden.")) > 9
+    assert backend.truncation is not None, "the caller's own tokenizer is left as it is"

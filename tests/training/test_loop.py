@@ -99,7 +99,7 @@ def test_training_on_text_lowers_the_loss(make_model: MakeModel, stream: RowStre
     assert [r.step for r in reports] == list(range(1, 81))
     assert reports[-1].progress == 1.0
     assert sum(r.loss for r in reports[-10:]) / 10 < 0.75 * reports[0].loss
-    assert reports[0].learning_rate == 0.0
+    assert 0.0 < reports[0].learning_rate < 0.2 * settings.learning_rate
     assert max(r.learning_rate for r in reports) == settings.learning_rate
 
 
@@ -200,3 +200,42 @@ def test_settings_that_make_no_sense() -> None:
         with pytest.raises(ValueError, match=message):
             settings_of(**change)
     assert settings_of(optimizer=AdamWSettings(kind="adamw")).num_rows == 8
+
+
+def test_the_only_checkpoint_is_never_taken_away(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    state.step = 5
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.training.checkpoint.os.replace", killed)
+    assert save_checkpoint(tmp_path, state, fingerprint="x", keep=1).name == "step-00000005"
+    state.step = 6
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000005"]
+
+
+def test_what_a_broken_removal_left_is_swept(make_model: MakeModel, tmp_path: Path) -> None:
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "model.safetensors").write_bytes(b"half")
+    state = new_state(make_model, settings_of())
+    state.step = 2
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=3)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_a_run_keeps_the_type_it_began_with(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    first, second = (new_state(make_model, settings_of()) for _ in range(2))
+    next(train(first, stream, masker, settings_of()))
+    first.set_dtype(torch.bfloat16)
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert second.model.encoder.compute_dtype == torch.bfloat16
+    assert second.optimizer.muon is not None
+    assert second.optimizer.muon.dtype == torch.bfloat16

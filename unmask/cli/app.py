@@ -26,7 +26,7 @@ Settings = Annotated[
 
 def print_json(content: Any) -> None:
     """Prints exactly one JSON object on stdout."""
-    sys.stdout.write(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")
 
 
 @app.command()

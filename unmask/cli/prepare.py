@@ -8,6 +8,7 @@ from typing import Any
 
 from unmask.cli.progress import ConsoleReporter
 from unmask.errors import RunError
+from unmask.pretraining.data import describe
 from unmask.recipe.recipe import load_recipe
 from unmask.tokens.manifest import MANIFEST
 from unmask.tokens.prepare import prepare
@@ -27,17 +28,16 @@ def run_prepare(
         UnmaskError: As `unmask.tokens.prepare.prepare`; or the folder holds prepared data already.
     """
     recipe = load_recipe(options=options, overrides=settings)
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file; --out takes a folder")
     if (out / MANIFEST).exists() and not overwrite:
         raise RunError(f"{out} already holds prepared data; replace it with --overwrite, or give another --out")
     if out.is_dir() and not (out / MANIFEST).exists() and any(out.iterdir()) and not (out / "tokenizer").is_dir():
         raise RunError(f"{out} holds other files; give a new or empty folder")
     with ConsoleReporter() as reporter:
         manifest = prepare(paths, out, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
-    reporter.note(manifest.plan)
-    for reason, number in manifest.skipped.items():
-        reporter.note(f"left out: {number:,} {reason}")
-    if manifest.overlap:
-        reporter.note(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
+    for text in describe(manifest):
+        reporter.note(text)
     for name, split in (("training", manifest.train), ("held out", manifest.validation)):
         reporter.note(f"{name}: {split.documents:,} documents, {split.bytes:,} bytes, {split.tokens:,} tokens")
     reporter.note(f"{manifest.bytes / manifest.tokens:.2f} bytes a token; vocabulary {manifest.vocab_size:,}; {out}")

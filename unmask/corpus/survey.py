@@ -21,6 +21,7 @@ from unmask.errors import CorpusError
 
 LOOK_CHARS = 8 << 20
 FEW_DOCUMENTS = 100
+MANY_DOCUMENTS = 2000  # of so many, some are held out at any share worth asking for
 SURVEY_CHARS = 256 << 20
 PART_CHARS = 1 << 14
 SMALL_PART_CHARS = 1 << 11
@@ -91,9 +92,10 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings) -> Plan:
 
     if settings.validation:
         return Plan(unit, column, reason, "file", 0.0, PIECE_CHARS)
-    begins = (piece for piece in pieces(PIECE_CHARS) if piece.offset == 0)
-    if len(list(islice(begins, FEW_DOCUMENTS + 1))) > FEW_DOCUMENTS:
-        return Plan(unit, column, reason, "document", settings.holdout, PIECE_CHARS)
+    begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
+    hashes = list(islice(begins, MANY_DOCUMENTS))
+    if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:
+        return Plan(unit, column, reason, "document", _threshold(settings.holdout, hashes), PIECE_CHARS)
     part_chars = PART_CHARS
     hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if len(hashes) * settings.holdout < 4:  # little text: smaller parts, so that the share is met
@@ -107,23 +109,26 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings) -> Plan:
             f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
             "--set 'corpus.validation=[\"FILE\"]'"
         )
+    return Plan(unit, column, reason, "part", _threshold(settings.holdout, hashes), part_chars)
+
+
+def _threshold(share: float, hashes: list[float]) -> float:
+    """The share itself, moved only where none or all of the texts would fall below it."""
     lowest, second, *_ = sorted(set(hashes))
-    threshold = settings.holdout
-    if lowest >= threshold:
-        threshold = (lowest + second) / 2
-    return Plan(unit, column, reason, "part", min(threshold, max(hashes)), part_chars)
+    return min(share if lowest < share else (lowest + second) / 2, max(hashes))
 
 
 def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
     """Blocks where empty lines stand between lines of text, else lines, else the file."""
-    lines = empty = empty_inside = num_chars = 0
+    lines = empty_inside = num_chars = 0
     for source in sources:
+        lines_before, empty = lines, 0
         for line in read_lines(source.path, bad):
             num_chars += len(line.text) + 1
             if line.text.strip():
                 lines += line.ends
-                empty_inside = empty
-            elif lines:
+                empty_inside, empty = empty_inside + empty, 0
+            elif lines > lines_before:
                 empty += 1
         if num_chars >= LOOK_CHARS:
             break

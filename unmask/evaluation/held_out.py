@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.errors import DataError
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
 from unmask.masking.settings import MaskingSettings
@@ -59,6 +60,9 @@ class HeldOutSet:
         tokenizer: Whose ids they are.
         length: Positions of a row.
         max_tokens: At most about this many tokens are used, from rows spread over the whole split.
+
+    Raises:
+        DataError: There are too few tokens to hide any.
     """
 
     def __init__(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int) -> None:
@@ -72,6 +76,11 @@ class HeldOutSet:
                 break
             self.num_tokens += batch.num_tokens
             self.batches.append((batch.rows, masker(batch.rows)))
+        if not len(self.targets()):
+            raise DataError(
+                f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
+                "of it out with --set corpus.holdout=0.2"
+            )
 
     def targets(self) -> NDArray[np.int64]:
         """The ids of all predicted tokens."""

@@ -12,7 +12,7 @@ from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, UniformWeights
 from unmask.settings import Settings
 
-STRATEGIES: dict[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
@@ -44,12 +44,22 @@ class MaskingSettings(Settings):
     def _expand(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        values = dict(values)
         name = values.get("strategy")
-        if name is None and not {"units", "weights"} & values.keys():
-            name = "random"
-        if name is not None and name not in STRATEGIES:
+        if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
             raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
-        for part, default in STRATEGIES[name or "random"].items():
-            values.setdefault(part, default)
-        return values | {"strategy": name}
+        pair = STRATEGIES[name or "random"]
+        if name is None and not pair.keys() & values.keys():
+            name = "random"
+        parts = {part: _filled(values.get(part), default) for part, default in pair.items()}
+        if any(parts[part] not in (pair[part], pair[part].model_dump()) for part in pair):
+            name = None
+        return {**values, **parts, "strategy": name}
+
+
+def _filled(given: Any, default: Settings) -> Any:
+    """A table of the default's kind, or without one, takes from it what it leaves open."""
+    if given is None:
+        return default
+    kind = default.model_dump()["kind"]
+    same_kind = isinstance(given, dict) and given.get("kind", kind) == kind
+    return {**default.model_dump(), **given} if same_kind else given

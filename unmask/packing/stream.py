@@ -6,6 +6,7 @@ and its rows are shuffled. A window is made anew from its number, so resuming ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -87,14 +88,19 @@ class RowStream:
 
         Args:
             cursor: Where to begin.
-            num_rows: Rows of a batch; the last one of an epoch may have fewer.
+            num_rows: Rows of a batch. Where they do not divide the epoch's last window, its batches have fewer,
+                but about equally many: a step on a few rows would move the weights as far as one on many.
         """
         while True:
             epoch = cursor.epoch
             rows: list[list[Fragment]] = []
-            while len(rows) < num_rows and cursor.epoch == epoch:
+            wanted = num_rows
+            if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
+                left = len(self._rows_of(cursor)) - cursor.row
+                wanted = math.ceil(left / math.ceil(left / num_rows))
+            while len(rows) < wanted and cursor.epoch == epoch:
                 window = self._rows_of(cursor)
-                taken = window[cursor.row : cursor.row + num_rows - len(rows)]
+                taken = window[cursor.row : cursor.row + wanted - len(rows)]
                 rows += taken
                 cursor = self._advance(cursor, len(taken), len(window))
             num_tokens = sum(fragment.length for row in rows for fragment in row)

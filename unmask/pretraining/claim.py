@@ -50,7 +50,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
 
 
 def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[str]:
-    """The sources of the run: those given now, or those it began with.
+    """The sources of the run: those given now, or those it began with. Called before the recipe is claimed.
 
     Standard input is kept in the folder, so that a run that goes on has it.
 
@@ -58,7 +58,7 @@ def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list
         RunError: The run was begun on others.
         CorpusError: Standard input is asked for and is empty or a terminal.
     """
-    if folder.sources.is_file():
+    if folder.holds_run:
         kept: list[str] = json.loads(folder.sources.read_text(encoding="utf-8"))
         if paths and [_absolute(path) for path in paths] != kept and STDIN not in map(str, paths):
             raise RunError(

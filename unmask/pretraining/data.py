@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError
 from unmask.pretraining.reporter import Reporter
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
-from unmask.tokens.prepare import prepare
+from unmask.tokens.prepare import preparation_settings, prepare
+from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+WARN_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def open_prepared(root: Path) -> PreparedData:
     return PreparedData(root, manifest, tokenizer, _store(root, manifest.train), _store(root, manifest.validation))
 
 
-def obtain_data(paths: Sequence[str | Path], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
+def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Opens the prepared folder that was given, or prepares the files unless that was done before.
 
     Args:
@@ -72,18 +76,54 @@ def obtain_data(paths: Sequence[str | Path], folder: Path, recipe: Recipe, repor
         folder: Where shards are put.
         recipe: Settings of corpus and tokenizer.
         reporter: Told of the progress.
+
+    Raises:
+        UnmaskError: The files or the folder cannot be used, or the folder was prepared with other settings than
+            the recipe asks for.
     """
     if is_prepared(paths):
-        return open_prepared(Path(paths[0]))
-    if not (folder / MANIFEST).is_file():
-        prepare(paths, folder, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
-    data = open_prepared(folder)
-    reporter.note(data.manifest.plan)
-    for reason, number in data.manifest.skipped.items():
-        reporter.note(f"left out: {number:,} {reason}")
-    if data.manifest.overlap:
-        reporter.note(f"warning: {data.manifest.overlap:,} held-out documents also stand in the training text")
+        data = open_prepared(Path(paths[0]))
+        _check_settings(data, recipe)
+    else:
+        if not _is_ours(folder, paths, recipe):
+            prepare(paths, folder, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
+        data = open_prepared(folder)
+    for text in describe(data.manifest):
+        reporter.note(text)
     return data
+
+
+def describe(manifest: Manifest) -> list[str]:
+    """What a reader of the log should know of the data, a line each."""
+    lines = [manifest.plan]
+    lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
+    unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
+    if unknown > WARN_UNKNOWN:
+        lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
+    if manifest.overlap:
+        lines.append(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
+    return lines
+
+
+def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
+    """Whether the folder holds these sources, prepared with these settings: an earlier sitting made it."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    settings = load_manifest(folder).settings
+    return settings == preparation_settings(paths, recipe.corpus, recipe.tokenizer)
+
+
+def _check_settings(data: PreparedData, recipe: Recipe) -> None:
+    made = data.manifest.settings
+    for name, asked, default in (
+        ("corpus", recipe.corpus, CorpusSettings()),
+        ("tokenizer", recipe.tokenizer, TokenizerSettings()),
+    ):
+        if asked != default and asked.model_dump(mode="json") != made[name]:
+            raise DataError(
+                f"{data.root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
+                "leave these away, or prepare the text again with them"
+            )
 
 
 def _store(root: Path, split: Split) -> TokenStore:

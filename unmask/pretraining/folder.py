@@ -1,6 +1,6 @@
 """The folder of a run, and what may be done to one that is already there.
 
-recipe.toml      every setting, written first: a folder with it holds a run
+recipe.toml      every setting; a folder with it holds a run
 sources.json     the files that the text comes from
 data/            prepared shards, unless the run was given a prepared folder
 checkpoints/     the latest states
@@ -41,16 +41,27 @@ class RunFolder:
         return self.recipe.is_file()
 
     def clear(self) -> None:
-        """Removes the run's files; others in its folder stay."""
-        for path in (self.recipe, self.sources, self.stdin, self.metrics, self.predictions, self.summary, self.report):
-            path.unlink(missing_ok=True)
-        for path in (self.data, self.checkpoints, self.model):
-            shutil.rmtree(path, ignore_errors=True)
+        """Removes the run's files, the one that makes it a run last; others in its folder stay.
+
+        Raises:
+            RunError: A file cannot be removed.
+        """
+        try:
+            for path in (self.data, self.checkpoints, self.model, *self.root.glob("*.partial")):
+                if path.is_dir():
+                    shutil.rmtree(path)
+            for path in (self.summary, self.report, self.predictions, self.metrics, self.stdin, self.sources):
+                path.unlink(missing_ok=True)
+            for path in (*self.root.glob("*.partial"), self.recipe):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.root}: the run that is there cannot be removed ({error})") from error
 
     def strangers(self) -> list[str]:
         """Names of files that are not a run's, among those of the folder, sorted."""
         ours = {path.name for path in vars(self).values()}
-        return sorted(path.name for path in self.root.iterdir() if path.name not in ours)
+        names = (path.name for path in self.root.iterdir())
+        return sorted(name for name in names if name not in ours and not name.endswith(".partial"))
 
 
 def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:

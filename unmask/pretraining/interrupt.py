@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
@@ -46,4 +48,13 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             return
-        raise Interrupted(signum, "stopped before training began; start again with the same command and --resume")
+        raise Interrupted(signum, "stopped; the same command with --resume goes on from what was saved last")
+
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """A section that looks at `signum` by itself and ends well; a second signal does not wait for it."""
+        self.patient = True
+        try:
+            yield
+        finally:
+            self.patient = False

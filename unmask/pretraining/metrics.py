@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.files import write_atomically
 from unmask.training.loop import StepReport
 
 EVERY_STEPS = 10
@@ -24,9 +25,9 @@ class MetricsFile:
     def __init__(self, path: Path, *, step: int) -> None:
         self.path = path
         self._gathered: list[StepReport] = []
-        kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+        lines = read_metrics(path) if step else []
+        kept = [line for line in lines if line["step"] <= step and not line.get("final")]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def step(self, report: StepReport) -> None:
         """Takes a step; writes a line when enough have gathered."""
@@ -56,8 +57,8 @@ class MetricsFile:
         )
         self._gathered = []
 
-    def evaluation(self, step: int, seconds: float, result: HeldOut) -> None:
-        """Writes the line of an evaluation."""
+    def evaluation(self, step: int, seconds: float, result: HeldOut, *, final: bool) -> None:
+        """Writes the line of an evaluation; the final one is made on more tokens than the others."""
         self.flush()
         self._write(
             {
@@ -68,6 +69,7 @@ class MetricsFile:
                 "validation_accuracy": result.accuracy,
                 "bits_per_byte": result.bits_per_byte,
                 "predicted_tokens": result.predicted_tokens,
+                "final": final,
             }
         )
 

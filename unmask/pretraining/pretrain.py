@@ -18,6 +18,7 @@ from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.sitting import Sitting
 from unmask.recipe.recipe import DEFAULT, load_recipe
+from unmask.tokens.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Run:
 
 
 def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    paths: Sequence[str | Path] | None = None,
+    paths: str | Path | Sequence[str | Path] | None = None,
     *,
     out: str | Path,
     recipe: str | None = None,
@@ -76,6 +77,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
+    paths = [paths] if isinstance(paths, str | Path) else paths
     if minutes is not None and steps is not None:
         raise RunError("give minutes or steps, not both")
     options = {
@@ -92,17 +94,31 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         wanted = None
         if asked or not resume or not RunFolder(Path(out)).holds_run:
             wanted = load_recipe(recipe or DEFAULT, options=options, overrides=tuple(settings))
-        if paths and not is_prepared(paths):  # mistakes are found before a folder is touched
-            find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()])
+        _check_before(paths, tokenizer, Path(out), overwrite=overwrite)
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run
-        resolved = claim_recipe(folder, wanted)
         sources = claim_sources(folder, paths)
+        resolved = claim_recipe(folder, wanted)
         try:
             data = obtain_data(sources, folder.data, resolved, reporter)
+            sitting = Sitting(folder, resolved, data, reporter, interruption)
         except UnmaskError:
             if begins:  # nothing was made, and the next try shall not be told that a run is there
                 folder.clear()
             raise
-        summary = Sitting(folder, resolved, data, reporter, interruption).run()
+        summary = sitting.run()
     return Run(folder.root, summary)
+
+
+def _check_before(
+    paths: Sequence[str | Path] | None, tokenizer: str | Path | None, out: Path, *, overwrite: bool
+) -> None:
+    """Finds mistakes before a folder is touched."""
+    if paths and not is_prepared(paths):
+        find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()])
+    if tokenizer is not None:
+        load_tokenizer(Path(tokenizer))
+    if overwrite:
+        for path in map(Path, [*(paths or ()), *([tokenizer] if tokenizer else ())]):
+            if path.resolve().is_relative_to(out.resolve()):
+                raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")

@@ -89,8 +89,8 @@ class Sitting:
         self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
         if self.state.step == 0:
             self._look_before()
-        self.interruption.patient = True
-        self._train()
+        with self.interruption.patience():
+            self._train()
         return self._finish()
 
     def _held_out_set(self, max_tokens: int) -> HeldOutSet:
@@ -158,7 +158,7 @@ class Sitting:
 
     def _evaluate(self, held_out: HeldOutSet | None = None) -> HeldOut:
         result = (held_out or self.held_out).evaluate(self.state.model)
-        self.metrics.evaluation(self.state.step, self.state.seconds, result)
+        self.metrics.evaluation(self.state.step, self.state.seconds, result, final=held_out is not None)
         self.reporter.evaluation(self.state.step, result)
         return result
 

@@ -51,10 +51,9 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _remove(values: dict[str, Any], key: str) -> None:
-    *path, name = key.split(".")
-    for part in path:
-        values = values.get(part, {})
-    values.pop(name, None)
+    section, _, name = key.partition(".")
+    if isinstance(table := values.get(section), dict):
+        table.pop(name, None)
 
 
 def _parse(text: str) -> Any:

@@ -81,7 +81,10 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
     if path.suffix == ".toml":
         if not path.is_file():
             raise SettingsError(f"{path}: no such recipe file")
-        text, where = path.read_text(encoding="utf-8"), str(path)
+        try:
+            text, where = path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     else:
         names = recipe_names()
         if source not in names:

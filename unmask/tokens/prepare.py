@@ -11,6 +11,7 @@ The folder that comes out:
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import keep_stdin
+from unmask.errors import DataError
 from unmask.tokens.manifest import MANIFEST, Manifest, Split
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import ShardWriter, TokenPiece
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
-from unmask.tokens.wordpiece import default_vocab_size, train_wordpiece
+from unmask.tokens.wordpiece import train_wordpiece
 
 log = logging.getLogger(__name__)
 
 BATCH_CHARS = 1 << 20
+TRAIN, VALIDATION = "train", "validation"
+MOST_UNKNOWN = 0.5
 # Written into the tokenizer that stands beside the data; a model writes its own length.
 ANY_LENGTH = int(1e9)
 
@@ -57,13 +61,20 @@ def prepare(
     Raises:
         CorpusError: A file cannot be read, or there is too little text.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
+        DataError: The tokenizer does not know most of the text, or the folder is a file.
     """
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; --out takes a folder")
+    settings = preparation_settings(paths, corpus, tokenizer)
     opened = Corpus(list(keep_stdin(paths, out)), corpus)
     log.info("corpus: %s", opened.plan.describe())
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)
     total = opened.num_bytes
     ready = _obtain_tokenizer(opened, tokenizer, lambda what, done: notify(what, done, total))
+    # Only now is anything touched that an earlier try has left.
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)
+    for name in (TRAIN, VALIDATION):
+        shutil.rmtree(out / name, ignore_errors=True)
     folder = out / "tokenizer"
     folder.mkdir(exist_ok=True)
     ready.save(folder, max_length=ANY_LENGTH)
@@ -71,11 +82,28 @@ def prepare(
         opened,
         out,
         tokenizer=ready,
-        settings={"corpus": corpus.model_dump(mode="json"), "tokenizer": tokenizer.model_dump(mode="json")},
+        settings=settings,
         notify=lambda what, done: notify(what, done, total),
     )
+    unknown = manifest.train.unknown_tokens + manifest.validation.unknown_tokens
+    if manifest.tokens == 0 or unknown > MOST_UNKNOWN * manifest.tokens:
+        raise DataError(
+            f"{unknown:,} of {manifest.tokens:,} tokens are unknown to the tokenizer: it does not fit this text "
+            "(a WordPiece tokenizer takes no words of over 100 letters); give another with --tokenizer"
+        )
     manifest.save(out)
     return manifest
+
+
+def preparation_settings(
+    paths: Sequence[str | Path], corpus: CorpusSettings, tokenizer: TokenizerSettings
+) -> dict[str, Any]:
+    """What shapes the data, as the manifest keeps it: sources and settings."""
+    return {
+        "sources": [str(path) for path in paths],
+        "corpus": corpus.model_dump(mode="json"),
+        "tokenizer": tokenizer.model_dump(mode="json"),
+    }
 
 
 def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Callable[[str, int], None]) -> Tokenizer:
@@ -93,13 +121,8 @@ def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Calla
                 notify("reading words for the tokenizer", num_bytes)
                 yield piece.text
 
-    vocab_size = settings.vocab_size
-    if vocab_size is None:
-        for _ in texts():
-            pass
-        vocab_size = default_vocab_size(num_bytes)
-        log.info("tokenizer: a vocabulary of %s entries for %s bytes of text", f"{vocab_size:,}", f"{num_bytes:,}")
-    return Tokenizer(train_wordpiece(texts, vocab_size=vocab_size, lowercase=settings.lowercase))
+    trained = train_wordpiece(texts, vocab_size=settings.vocab_size, lowercase=settings.lowercase)
+    return Tokenizer(trained)
 
 
 class _SplitCounter:
@@ -144,8 +167,8 @@ def _write_shards(
 ) -> Manifest:
     num_bytes = documents = 0
     with (
-        ShardWriter(out, "train", vocab_size=tokenizer.vocab_size) as train_writer,
-        ShardWriter(out, "validation", vocab_size=tokenizer.vocab_size) as validation_writer,
+        ShardWriter(out, TRAIN, vocab_size=tokenizer.vocab_size) as train_writer,
+        ShardWriter(out, VALIDATION, vocab_size=tokenizer.vocab_size) as validation_writer,
     ):
         train, validation = (_SplitCounter(w, tokenizer) for w in (train_writer, validation_writer))
         for batch in _batches(corpus.pieces()):

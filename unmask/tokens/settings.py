@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from unmask.settings import Settings
 
@@ -23,3 +23,9 @@ class TokenizerSettings(Settings):
     kind: Literal["wordpiece"] = "wordpiece"
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
     lowercase: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> TokenizerSettings:
+        if self.path is not None and (self.vocab_size is not None or self.lowercase):
+            raise ValueError("vocab_size and lowercase are of a tokenizer that is trained, but path names one")
+        return self

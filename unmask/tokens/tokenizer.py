@@ -73,6 +73,11 @@ class Tokenizer:
         Raises:
             TokenizerError: A special token is missing, or the kind of model is not supported.
         """
+        # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
+        # released tokenizers have, would silently cut the corpus.
+        backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        backend.no_truncation()
+        backend.no_padding()
         self.backend = backend
         self.special = _find_special_ids(backend)
         self.word_starts: WordStarts = word_starts_of(backend)

@@ -24,11 +24,11 @@ class Budget:
         """The budget that the settings name."""
         return cls(settings.steps, None if settings.minutes is None else settings.minutes * 60.0)
 
-    def progress(self, *, step: int, seconds: float) -> float:
+    def progress(self, *, step: float, seconds: float) -> float:
         """Share of the budget that is used up before a step, in [0, 1].
 
         Args:
-            step: Steps already made.
+            step: Steps already made; a half one is the middle of the next.
             seconds: Already trained.
         """
         gone = step / self.steps if self.steps is not None else seconds / (self.seconds or 1.0)

@@ -15,6 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -44,12 +45,15 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
     """
     target = root / f"step-{state.step:08d}"
     partial = root / _PARTIAL
+    if (target / _STATE).is_file():  # the same run at the same step: it holds the same
+        return target
     content = {
         "fingerprint": fingerprint,
         "step": state.step,
         "tokens_seen": state.tokens_seen,
         "seconds": state.seconds,
         "cursor": dataclasses.asdict(state.cursor),
+        "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
     }
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -58,13 +62,15 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         save_file(state.optimizer.state(), partial / _OPTIMIZER)
         (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         sync_folder(partial)
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)  # without a state: a removal that was broken off
         os.replace(partial, target)
         sync_folder(root)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"{target}: the checkpoint cannot be written ({error}); older ones are untouched") from error
-    for old in list_checkpoints(root)[:-keep]:
+    kept = list_checkpoints(root)[-keep:]
+    for old in [path for path in root.glob("step-*") if path not in kept]:
+        (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -88,7 +94,8 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         state.model.load_state_dict(weights)
         state.optimizer.load_state(load_file(folder / _OPTIMIZER))
         state.cursor = Cursor(**content["cursor"])
-    except (OSError, KeyError, TypeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
+        state.set_dtype(getattr(torch, content["compute_dtype"]))
+    except (OSError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
     state.step = content["step"]
     state.tokens_seen = content["tokens_seen"]

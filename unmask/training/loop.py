@@ -74,7 +74,8 @@ def train(
         batch = next(batches)
         rows = batch.rows.to(device)
         masked = masker(rows, epoch=batch.epoch, progress=progress)
-        scale = learning_rate_scale(progress, warmup=settings.warmup, decay=settings.decay)
+        middle = budget.progress(step=state.step + 0.5, seconds=state.seconds)  # so that no step has rate 0
+        scale = learning_rate_scale(middle, warmup=settings.warmup, decay=settings.decay)
         result = training_step(
             state.model, state.optimizer, rows, masked, learning_rate_scale=scale, step=state.step + 1
         )

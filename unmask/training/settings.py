@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from unmask.settings import Settings
 
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
 
 class AdamWSettings(Settings):
     """AdamW for every parameter.
@@ -20,7 +22,7 @@ class AdamWSettings(Settings):
     """
 
     kind: Literal["adamw"]
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
     eps: float = Field(default=1e-6, gt=0.0)
 
 
@@ -41,7 +43,7 @@ class MuonSettings(Settings):
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     iterations: int = Field(default=5, ge=1, le=12)
     embedding_learning_rate: float | None = Field(default=None, gt=0.0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0.0)
 
 
@@ -52,7 +54,7 @@ class TrainingSettings(Settings):
         steps: Budget in optimizer steps.
         minutes: Budget in minutes of training; exactly one of the two is given.
         sequence_length: Positions of a row, special tokens included.
-        batch_tokens: Positions of a step: rows x sequence length.
+        batch_tokens: Positions of a step at most: as many whole rows of the sequence length as fit.
         learning_rate: Peak rate (of the matrices, with Muon).
         warmup: Share of the budget over which the rate rises from 0.
         decay: Share of the budget, at its end, over which it falls to 0.

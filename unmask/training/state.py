@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from unmask.model.encoder import MaskedLM
 from unmask.packing.stream import Cursor
 from unmask.training.optimizer import Optimizer
@@ -28,3 +30,9 @@ class TrainState:
     step: int = 0
     tokens_seen: int = 0
     seconds: float = 0.0
+
+    def set_dtype(self, dtype: torch.dtype) -> None:
+        """Computes in this type from now on: a run that goes on elsewhere keeps the choice it began with."""
+        self.model.encoder.compute_dtype = dtype
+        if self.optimizer.muon is not None:
+            self.optimizer.muon.dtype = dtype

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.packing.stream import RowStream
 from unmask.training.budget import Budget
@@ -13,6 +14,8 @@ from unmask.training.schedule import learning_rate_scale
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import training_step
+
+_DROPOUT = 3  # sets these seeds apart from those of the masks
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,13 @@ def train(
         masked = masker(rows, epoch=batch.epoch, progress=progress)
         scale = learning_rate_scale(progress, warmup=settings.warmup, decay=settings.decay)
         result = training_step(
-            state.model, state.optimizer, rows, masked, learning_rate_scale=scale, step=state.step + 1
+            state.model,
+            state.optimizer,
+            rows,
+            masked,
+            learning_rate_scale=scale,
+            step=state.step + 1,
+            dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
         )
 
         state.step += 1

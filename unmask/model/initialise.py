@@ -1,4 +1,4 @@
-"""Initial weights. Norms begin as 1 and biases as 0 in every way."""
+"""Initial weights of matrices and embeddings. Norms and biases stay as they are made: 1 and 0."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class Names:
         kept: Beginnings of names of weights that we do not use, but write back.
         aliases: Other names of weights, and the name in the table.
         known: Weights that say nothing new, such as the tied decoder.
+        write_aliases: Whether weights are written under their other names too.
     """
 
     prefix: str
@@ -39,6 +40,7 @@ class Names:
     kept: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     known: tuple[str, ...] = ()
+    write_aliases: bool = False
 
     def theirs(self, name: str) -> list[str]:
         """The names under which one of our parameters is stored."""
@@ -49,11 +51,13 @@ class Names:
 
     def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our parameters under transformers' names."""
-        return {
+        stored = {
             theirs: part.contiguous()
             for name, tensor in ours.items()
             for theirs, part in zip(self.theirs(name), tensor.chunk(len(self.theirs(name))), strict=True)
         }
+        copies = {other: stored[name].clone() for other, name in self.aliases.items()} if self.write_aliases else {}
+        return stored | copies
 
     def canonical(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the names of the table: with the prefix, and old spellings made new."""

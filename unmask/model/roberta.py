@@ -24,6 +24,7 @@ def roberta_names(root: str, rows: dict[str, tuple[str, ...]]) -> Names:
         kept=(f"{root}.pooler.",),
         aliases={"lm_head.decoder.bias": "lm_head.bias"},
         known=("lm_head.decoder.weight", f"{root}.embeddings.position_ids"),
+        write_aliases=True,  # transformers 4.48 loses the bias (its own, too) where it stands only under one name
     )
 
 

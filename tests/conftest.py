@@ -14,6 +14,7 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
+from unmask.model.layouts import PARTS
 from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
@@ -100,16 +101,19 @@ def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
             "activation": "gelu",
             "max_position_embeddings": 64,
             "norm_eps": 1e-5,
-            "global_every": 3,
-            "local_window": 8,
-            "global_rope_theta": 160_000.0,
-            "local_rope_theta": 10_000.0,
             "initializer_range": 0.2,
         }
+        parts = PARTS[changes.get("layout", "modernbert")]  # type: ignore[index]
+        values["rotary"] = {"global_every": 3, "local_window": 8} if parts.rotary else None
+        values["type_vocab_size"] = parts.type_vocab_size
         model = MaskedLM(EncoderConfig.model_validate(values | changes))
         initialise(model, seed=0)
         with torch.no_grad():
-            model.head.bias.normal_(generator=torch.Generator().manual_seed(1))
+            generator = torch.Generator().manual_seed(1)
+            model.head.bias.normal_(generator=generator)
+            for name, parameter in model.named_parameters():
+                if name.endswith(".bias") and name != "head.bias":
+                    parameter.normal_(0.0, 0.2, generator=generator)
         return model.eval()
 
     return make

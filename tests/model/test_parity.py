@@ -136,12 +136,17 @@ def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bert"}, "model_type 'bert' is not supported; supported is 'modernbert'"),
+        (
+            {"model_type": "t5"},
+            "'t5' is not supported; supported are 'modernbert', 'bert', 'roberta', 'roberta-prelayernorm'",
+        ),
         ({"norm_bias": True}, "norm_bias = True is not supported, only False"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ({"vocab_size": 300}, r"tok_embeddings.weight has the shape \(200, 32\), but config.json says \(300, 32\)"),
         ({"layer_types": ["sliding_attention"] * 4}, "is not 'every n-th layer is global'"),
-        ({"hidden_activation": "spam"}, "config.json: .*hidden_activation|activation"),
+        ({"hidden_activation": "spam"}, "config.json: activation = 'spam': input should be 'gelu', "),
+        ({"num_attention_heads": 3}, "config.json: hidden_size 32 is not a multiple of num_heads 3"),
+        ({"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
         (
             {"num_hidden_layers": 6, "layer_types": None, "global_attn_every_n_layers": 3},
             "the weights lack model.layers.4",

@@ -33,6 +33,31 @@ def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
     assert summary["validation_loss"] < summary["unigram_entropy"], "it has learned more than word frequencies"
 
 
+@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
+def test_other_layouts_go_the_whole_way(corpus_file: Path, tmp_path: Path, layout: str) -> None:
+    """With dropout, checkpointing and another initialisation; the model that is loaded is the one that was measured."""
+    run = unmask.pretrain(
+        [corpus_file],
+        out=tmp_path / "run",
+        steps=6,
+        vocab_size=200,
+        settings=(
+            *SMALL,
+            f"model.layout={layout}",
+            "model.dropout=0.2",
+            "model.initialisation=xavier",
+            "training.gradient_checkpointing=true",
+        ),
+    )
+    network = run.model.network
+    assert network.config.layout == layout
+    assert network.config.dropout == 0.2
+    assert network.config.max_position_embeddings == 64
+    assert network.num_parameters == run.summary["num_parameters"]
+    assert math.isfinite(run.summary["validation_loss"])
+    assert len(run.model.fill("The [MASK] in the garden.", top_k=2).masks[0]) == 2
+
+
 def test_tokens_are_those_of_the_text(run: unmask.Run) -> None:
     """512 positions a step hold fewer tokens of text: special tokens and padding do not count."""
     steps = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]

@@ -7,7 +7,10 @@ import pytest
 from unmask.errors import SettingsError
 from unmask.masking.schedule import LinearRate
 from unmask.masking.units import SpanUnits
+from unmask.model.config import Rotary
+from unmask.recipe.encoder import encoder_config
 from unmask.recipe.recipe import Recipe, load_recipe, recipe_names
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.settings import AdamWSettings
 
 
@@ -80,6 +83,15 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
         (("training.learning_rate=fast",), "training.learning_rate = 'fast': input should be a valid number"),
         (("training.steps=1.5",), "training.steps = 1.5: input should be a valid integer"),
         (("model.hidden_size=30",), r"model: hidden_size 30 must be a multiple of 2 x num_heads \(8\)"),
+        (("model.layout=bart",), "model.layout = 'bart': input should be 'modernbert', 'bert', 'roberta' or"),
+        (
+            ("model.layout=bert", "model.local_window=64", "model.global_every=2"),
+            "model: global_every, local_window: means nothing to the layout 'bert'; remove it",
+        ),
+        (("model.type_vocab_size=2",), "model: type_vocab_size: means nothing to the layout 'modernbert'; remove it"),
+        (("model.layout=roberta", "model.hidden_size=30"), r"hidden_size 30 must be a multiple of num_heads \(4\)"),
+        (("model.dropout=1",), "model.dropout = 1: input should be less than 1"),
+        (("model.initialisation=zero",), "model.initialisation = 'zero': input should be 'truncated_normal', "),
         (("masking.strategy=spam",), "masking: unknown strategy 'spam'; known are random"),
         (("masking.units.kind=spam",), "masking.units: input tag 'spam' found using 'kind' does not match"),
         (("masking.rate=2",), "masking.rate = 2: input should be less than 1"),
@@ -98,6 +110,21 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
 def test_wrong_settings_are_named_with_the_way_out(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load_recipe(overrides=overrides)
+
+
+def test_a_layout_fills_in_what_is_left_open(tokenizer: Tokenizer) -> None:
+    config = encoder_config(load_recipe(overrides=("model.local_window=64",)), tokenizer)
+    assert config.rotary == Rotary(global_every=3, local_window=64, global_rope_theta=160_000, local_rope_theta=10_000)
+    assert (config.intermediate_size, config.norm_eps, config.type_vocab_size) == (384, 1e-5, None)
+    config = encoder_config(load_recipe(overrides=("model.layout=bert", "model.dropout=0.1")), tokenizer)
+    assert config.rotary is None
+    assert (config.intermediate_size, config.norm_eps, config.type_vocab_size) == (1024, 1e-12, 2)
+    assert config.dropout == 0.1
+    assert config.first_position == 0
+    odd = ("model.layout=roberta", "model.hidden_size=36", "model.norm_eps=1e-6", "model.type_vocab_size=3")
+    config = encoder_config(load_recipe(overrides=odd), tokenizer)
+    assert (config.hidden_size // config.num_heads, config.norm_eps, config.type_vocab_size) == (9, 1e-6, 3)
+    assert config.first_position == tokenizer.special.pad + 1
 
 
 def test_recipes_that_are_not_there(tmp_path: Path) -> None:

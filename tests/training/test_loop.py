@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -75,6 +76,33 @@ def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, maske
     assert losses[-1] < 0.05
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
+def test_one_batch_is_overfitted_in_every_layout(
+    make_model: MakeModel, stream: RowStream, masker: Masker, layout: str, optimizer: str
+) -> None:
+    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
+    model = make_model(layout=layout, initializer_range=0.05)
+    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    if state.optimizer.muon is not None:
+        matrices = {matrix.name for shape in state.optimizer.muon.shapes for matrix in shape.matrices}
+        assert "encoder.blocks.0.attention.qkv.weight" in matrices
+        assert not any(
+            name.endswith("bias") or name in ("encoder.positions", "encoder.token_types") for name in matrices
+        )
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    losses = [
+        training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=i).loss
+        for i in range(250)
+    ]
+    assert losses[0] > 4.5
+    assert losses[-1] < 0.05
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(before[name], parameter), f"{name} was not trained"
+
+
 def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     """Logits at predicted positions only, summed and divided: equal to the loss over all logits."""
     state = new_state(make_model, settings_of())
@@ -112,10 +140,31 @@ def test_time_is_the_budget(make_model: MakeModel, stream: RowStream, masker: Ma
     assert len(reports) == 15, "two ticks a step"
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_dropout_and_checkpointing_in_the_loop(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    """Dropout changes the weights, its seed is the training's, and checkpointing changes nothing."""
+
+    def weights(dropout: float, *, seed: int = 0, checkpointing: bool = False) -> torch.Tensor:
+        settings = settings_of(steps=3, seed=seed)
+        model = make_model(layout="bert", dropout=dropout)
+        model.encoder.gradient_checkpointing = checkpointing
+        state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        for _ in train(state, stream, masker, settings):
+            pass
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    with_dropout = weights(0.2)
+    assert torch.equal(with_dropout, weights(0.2))
+    assert torch.equal(with_dropout, weights(0.2, checkpointing=True))
+    assert not torch.equal(with_dropout, weights(0.0))
+    assert not torch.equal(with_dropout, weights(0.2, seed=1))
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw", "with dropout"])
 def test_resuming_equals_never_having_stopped(
     make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, optimizer: str
 ) -> None:
+    if optimizer == "with dropout":
+        optimizer, make_model = "muon", partial(make_model, layout="bert", dropout=0.2)
     settings = settings_of(steps=9, optimizer={"kind": optimizer})
     whole = new_state(make_model, settings)
     for _ in train(whole, stream, masker, settings):

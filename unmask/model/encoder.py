@@ -1,4 +1,4 @@
-"""The encoder and the masked-language-model head. A task is an encoder and a head; the encoder knows no task.
+"""The encoder, and the masked language model made of it and a head. The encoder knows no task.
 
 Shape suffixes: B = rows, S = positions, D = hidden size, N = predicted positions, V = vocabulary.
 """
@@ -8,29 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import ModelError
+from unmask.hashing import mix_ints
+from unmask.model.block import Block
 from unmask.model.config import EncoderConfig
-from unmask.model.parts import Attention, GatedMLP, Linear, Norm, rotary_table
+from unmask.model.head import MLMHead
+from unmask.model.parts import Norm, dropout, rotary_table
 
-
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm and added to the residual stream (pre-norm).
-
-    The first block has no norm before attention, since the embeddings are normalised already.
-    """
-
-    def __init__(self, config: EncoderConfig, *, first: bool) -> None:
-        super().__init__()
-        self.attention_norm = nn.Identity() if first else Norm(config.hidden_size, eps=config.norm_eps)
-        self.attention = Attention(config.hidden_size, config.num_heads)
-        self.mlp_norm = Norm(config.hidden_size, eps=config.norm_eps)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.activation)
-
-    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor], bias_B1SS: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
-        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotary, bias_B1SS)
-        return x_BSD + self.mlp(self.mlp_norm(x_BSD))
+# What a block needs to know of a batch: rotary angles (None: positions are learned) and who attends to whom.
+Plan = tuple[tuple[Tensor, Tensor] | None, Tensor]
 
 
 class Encoder(nn.Module):
@@ -38,16 +26,24 @@ class Encoder(nn.Module):
 
     Attributes:
         compute_dtype: Type of the activations; weights stay float32.
+        gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
+            third more time for a fraction of the memory. Source: Chen et al. 2016.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.compute_dtype = torch.float32
-        self.tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        self.norm = Norm(config.hidden_size, eps=config.norm_eps)
+        self.gradient_checkpointing = False
+        parts, hidden = config.parts, config.hidden_size
+        self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
+        num_positions = config.first_position + config.max_position_embeddings
+        num_types = config.type_vocab_size
+        self.positions = None if parts.rotary else nn.Parameter(torch.empty(num_positions, hidden))
+        self.token_types = None if num_types is None else nn.Parameter(torch.empty(num_types, hidden))
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.blocks = nn.ModuleList(Block(config, first=layer == 0) for layer in range(config.num_layers))
-        self.final_norm = Norm(config.hidden_size, eps=config.norm_eps)
+        self.final_norm = nn.Identity() if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
 
     def forward(
         self,
@@ -55,6 +51,8 @@ class Encoder(nn.Module):
         *,
         segment_ids_BS: Tensor | None = None,
         position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        dropout_seed: int | None = None,
     ) -> Tensor:
         """Encodes rows.
 
@@ -62,41 +60,76 @@ class Encoder(nn.Module):
             input_ids_BS: int64.
             segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
             position_ids_BS: int64, position within the segment. None: counted from the row's begin.
+            token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
+            dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
 
         Returns:
             [B, S, D], in the compute type; at padding the values mean nothing.
 
         Raises:
-            ModelError: The rows are longer than the model.
+            ModelError: The rows are longer than the model, the layout has no token types, or the seed is missing.
         """
-        config = self.config
         length = input_ids_BS.shape[1]
-        if length > config.max_position_embeddings:
-            raise ModelError(f"{length} tokens are more than the model's {config.max_position_embeddings} positions")
+        if length > self.config.max_position_embeddings:
+            raise ModelError(
+                f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
+            )
+        seed = self._seed(dropout_seed)
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
             segment_ids_BS = torch.zeros_like(input_ids_BS)
         plans = {
-            is_global: (
-                self._rotary(position_ids_BS, config.global_rope_theta if is_global else config.local_rope_theta),
-                attention_bias(
-                    segment_ids_BS,
-                    window=None if is_global else config.local_window // 2,
-                    dtype=self.compute_dtype,
-                ),
-            )
-            for is_global in {config.is_global(layer) for layer in range(config.num_layers)}
+            is_global: self._plan(segment_ids_BS, position_ids_BS, is_global=is_global)
+            for is_global in {self.config.is_global(layer) for layer in range(self.config.num_layers)}
         }
-        x_BSD = self.norm(functional.embedding(input_ids_BS, self.tokens).to(self.compute_dtype))
+        x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
+        x_BSD = dropout(x_BSD, self.config.dropout, seed=seed)
         for layer, block in enumerate(self.blocks):
-            x_BSD = block(x_BSD, *plans[config.is_global(layer)])
+            inputs = (x_BSD, *plans[self.config.is_global(layer)], None if seed is None else mix_ints(seed, layer))
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_BSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_BSD = block(*inputs)
         return self.final_norm(x_BSD)
 
-    def _rotary(self, position_ids_BS: Tensor, theta: float) -> tuple[Tensor, Tensor]:
-        head_dim = self.config.hidden_size // self.config.num_heads
-        cos, sin = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
-        return cos.to(self.compute_dtype), sin.to(self.compute_dtype)
+    def _seed(self, dropout_seed: int | None) -> int | None:
+        """The seed where something is dropped."""
+        if not self.training or self.config.dropout == 0.0:
+            return None
+        if dropout_seed is None:
+            raise ModelError(
+                f"the model drops {self.config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
+                "call eval()"
+            )
+        return dropout_seed
+
+    def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
+        x_BSD = functional.embedding(input_ids_BS, self.tokens)
+        if self.token_types is not None:
+            x_BSD = x_BSD + (
+                self.token_types[0]
+                if token_type_ids_BS is None
+                else functional.embedding(token_type_ids_BS, self.token_types)
+            )
+        elif token_type_ids_BS is not None:
+            raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
+        if self.positions is not None:
+            x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
+        return self.norm(x_BSD.to(self.compute_dtype))
+
+    def _plan(self, segment_ids_BS: Tensor, position_ids_BS: Tensor, *, is_global: bool) -> Plan:
+        rotary = self.config.rotary
+        if rotary is None:
+            return None, attention_bias(segment_ids_BS, window=None, dtype=self.compute_dtype)
+        cos, sin = rotary_table(
+            position_ids_BS,
+            head_dim=self.config.hidden_size // self.config.num_heads,
+            theta=rotary.global_rope_theta if is_global else rotary.local_rope_theta,
+        )
+        window = None if is_global else rotary.local_window // 2
+        bias_B1SS = attention_bias(segment_ids_BS, window=window, dtype=self.compute_dtype)
+        return (cos.to(self.compute_dtype), sin.to(self.compute_dtype)), bias_B1SS
 
 
 def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -114,29 +147,20 @@ def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.d
     return bias.masked_fill_(~allowed, float("-inf"))[:, None]
 
 
-class MLMHead(nn.Module):
-    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.norm = Norm(config.hidden_size, eps=config.norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
-        hidden_ND = self.norm(functional.gelu(self.dense(hidden_ND)))
-        return functional.linear(hidden_ND, tokens_VD.to(hidden_ND.dtype), self.bias.to(hidden_ND.dtype))
-
-
 class MaskedLM(nn.Module):
-    """An encoder with the masked-language-model head."""
+    """An encoder with the masked-language-model head.
+
+    Attributes:
+        kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
+            back (BERT's pooler), by the names they have there.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
         self.head = MLMHead(config)
+        self.kept_weights: dict[str, Tensor] = {}
 
     def forward(
         self,
@@ -145,17 +169,28 @@ class MaskedLM(nn.Module):
         positions_N: Tensor,
         segment_ids_BS: Tensor | None = None,
         position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        dropout_seed: int | None = None,
     ) -> Tensor:
         """Logits at some positions only: the head costs as much as the rest of a small model.
 
         Args:
-            input_ids_BS, segment_ids_BS, position_ids_BS: As for `Encoder`.
+            input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS, dropout_seed: As for `Encoder`.
             positions_N: int64: places in the flattened batch (row x S + position).
 
         Returns:
             [N, V], in the compute type.
+
+        Raises:
+            ModelError: As for `Encoder`.
         """
-        hidden_BSD = self.encoder(input_ids_BS, segment_ids_BS=segment_ids_BS, position_ids_BS=position_ids_BS)
+        hidden_BSD = self.encoder(
+            input_ids_BS,
+            segment_ids_BS=segment_ids_BS,
+            position_ids_BS=position_ids_BS,
+            token_type_ids_BS=token_type_ids_BS,
+            dropout_seed=dropout_seed,
+        )
         hidden_ND = hidden_BSD.flatten(0, 1).index_select(0, positions_N)
         return self.head(hidden_ND, self.encoder.tokens)
 

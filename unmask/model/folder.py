@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,41 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
-from unmask.model import modernbert
+from unmask.model.bert import BERT
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
+from unmask.model.folder_layout import FolderLayout
+from unmask.model.initialise import initialise_head
+from unmask.model.layouts import Layout
+from unmask.model.modernbert import MODERNBERT
+from unmask.model.roberta import ROBERTA
+from unmask.model.roberta_prelayernorm import ROBERTA_PRELAYERNORM
+
+log = logging.getLogger("unmask")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# A layout is named as transformers names it in `model_type`.
+LAYOUTS: dict[Layout, FolderLayout] = {
+    "modernbert": MODERNBERT,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "roberta-prelayernorm": ROBERTA_PRELAYERNORM,
+}
 
 
 def save_model(model: MaskedLM, folder: Path) -> None:
     """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
 
     Args:
-        model: Its weights are written in float32; the tied decoder is written once, as the embedding.
+        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
+            were only kept (BERT's pooler) are written as they were.
         folder: Made where missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {
-        modernbert.to_transformers_name(name): parameter.detach().to("cpu", torch.float32).contiguous()
-        for name, parameter in model.named_parameters()
-    }
-    content = json.dumps(modernbert.write_config(model.config), indent=2)
+    layout = LAYOUTS[model.config.layout]
+    ours = {name: parameter.detach().to("cpu", torch.float32) for name, parameter in model.named_parameters()}
+    weights = layout.names.to_transformers(ours) | model.kept_weights
+    content = json.dumps(layout.write_config(model.config), indent=2)
     (folder / CONFIG).write_text(content + "\n", encoding="utf-8")
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
@@ -40,6 +56,8 @@ def save_model(model: MaskedLM, folder: Path) -> None:
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so.
+
     Args:
         folder: With config.json and model.safetensors.
         mask_id: The tokenizer's.
@@ -47,7 +65,8 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     Raises:
         ModelError: A file is missing or damaged, or the layout is not supported.
     """
-    config = modernbert.read_config(_read_config_file(folder), mask_id=mask_id)
+    content, layout = _read_config_file(folder)
+    config = layout.read_config(content, mask_id=mask_id)
     file = folder / WEIGHTS
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {WEIGHTS}")
@@ -65,18 +84,21 @@ def build_from_weights(config: EncoderConfig, weights: dict[str, torch.Tensor], 
         ModelError: A weight is missing or of another shape.
     """
     model = MaskedLM(config)
-    ours = modernbert.from_transformers(weights, [name for name, _ in model.named_parameters()])
-    for name, parameter in model.named_parameters():
-        if ours[name].shape != parameter.shape:
-            raise ModelError(
-                f"{where}: {modernbert.to_transformers_name(name)} has the shape {tuple(ours[name].shape)}, but "
-                f"config.json says {tuple(parameter.shape)}"
-            )
-    model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in ours.items()})
+    names = LAYOUTS[config.layout].names
+    weights = names.canonical(weights)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    ours = names.from_transformers(weights, shapes, where=str(where))
+    has_head = "head.bias" in ours
+    if not has_head:
+        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
+        initialise_head(model, seed=0)
+    model.load_state_dict(ours, strict=has_head)
+    used = {theirs for name in shapes for theirs in names.theirs(name)}
+    model.kept_weights = names.kept_weights(weights, used, where=str(where))
     return model
 
 
-def _read_config_file(folder: Path) -> dict[str, Any]:
+def _read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")
@@ -85,6 +107,7 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ModelError(f"{file}: not JSON ({error})") from error
     kind = content.get("model_type") if isinstance(content, dict) else None
-    if kind != "modernbert":
-        raise ModelError(f"{file}: model_type {kind!r} is not supported; supported is 'modernbert'")
-    return dict(content)
+    if kind not in LAYOUTS:
+        supported = ", ".join(map(repr, LAYOUTS))
+        raise ModelError(f"{file}: model_type {kind!r} is not supported; supported are {supported}")
+    return dict(content), LAYOUTS[kind]

@@ -1,38 +1,74 @@
-"""Initial weights."""
+"""Initial weights of matrices and embeddings. Norms and biases stay as they are made: 1 and 0."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from unmask.model.config import Initialisation
 from unmask.model.encoder import MaskedLM
 from unmask.model.parts import Linear
 
 CUTOFF = 2.0  # standard deviations
 
 
-def initialise(model: MaskedLM, *, seed: int) -> None:
-    """Truncated normal weights; those that write to the residual stream are smaller in deep models.
+def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
+    """Draws initial weights.
 
-    Source: ModernBERT (Warner et al. 2024, appendix A), after Megatron: std 0.02, divided by sqrt(2 x layers) for
-    output projections and the head; norms 1, biases 0.
+    Embeddings are truncated normal with `initializer_range` as standard deviation in every way; since the decoder is
+    tied to them, larger ones would make confident guesses of an untrained model.
 
     Args:
         model: Its weights are overwritten.
         seed: The same seed gives the same weights.
+        method: How matrices are drawn.
+
+            - `truncated_normal`: standard deviation `initializer_range`, cut at two of them. Source: BERT (Devlin et
+              al. 2019), as its released code has it.
+            - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that
+              the residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A),
+              after Megatron.
+            - `xavier`: uniform in +-sqrt(6 / (inputs + outputs)). Source: Glorot and Bengio 2010, equation 16.
+            - `he`: normal with standard deviation sqrt(2 / inputs). Source: He et al. 2015, section 2.2.
+
+            Fused projections count as the matrices that they are made of.
     """
     generator = torch.Generator().manual_seed(seed)
     std = model.config.initializer_range
     small = std / math.sqrt(2.0 * model.config.num_layers)
-
-    def fill(weight: nn.Parameter, std: float) -> None:
-        nn.init.trunc_normal_(weight, 0.0, std, -CUTOFF * std, CUTOFF * std, generator=generator)
-
+    encoder = model.encoder
     with torch.no_grad():
-        fill(model.encoder.tokens, std)
+        for table in (encoder.tokens, encoder.positions, encoder.token_types):
+            if table is not None:
+                _fill(table, std, generator)
         for name, module in model.named_modules():
             if isinstance(module, Linear):
+                rows, columns = module.weight.shape
                 writes = name.endswith(".out") or name.startswith("head.")
-                fill(module.weight, small if writes else std)
+                match method:
+                    case "truncated_normal":
+                        _fill(module.weight, std, generator)
+                    case "depth_scaled":
+                        _fill(module.weight, small if writes else std, generator)
+                    case "xavier":
+                        bound = math.sqrt(6.0 / (columns + rows // module.num_fused))
+                        module.weight.uniform_(-bound, bound, generator=generator)
+                    case "he":
+                        module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
+
+
+def initialise_head(model: MaskedLM, *, seed: int) -> None:
+    """Draws the head of a model whose folder had none, as `truncated_normal` does; the encoder stays.
+
+    Args:
+        model: Its head, made new, is overwritten.
+        seed: The same seed gives the same weights.
+    """
+    with torch.no_grad():
+        _fill(model.head.dense.weight, model.config.initializer_range, torch.Generator().manual_seed(seed))
+
+
+def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    nn.init.trunc_normal_(weight, 0.0, std, -CUTOFF * std, CUTOFF * std, generator=generator)

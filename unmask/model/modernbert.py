@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import re
+import logging
 from typing import Any
 
-from torch import Tensor
-
 from unmask.errors import ModelError
-from unmask.model.config import EncoderConfig
+from unmask.model.config import EncoderConfig, Rotary
+from unmask.model.folder_layout import FolderLayout, read_values
+from unmask.model.names import Names
 
-# Our parameter names and transformers', in both directions.
-_NAMES = (
-    (r"encoder\.tokens", "model.embeddings.tok_embeddings.weight"),
-    (r"encoder\.norm\.weight", "model.embeddings.norm.weight"),
-    (r"encoder\.final_norm\.weight", "model.final_norm.weight"),
-    (r"encoder\.blocks\.(\d+)\.attention_norm\.weight", "model.layers.{}.attn_norm.weight"),
-    (r"encoder\.blocks\.(\d+)\.attention\.qkv\.weight", "model.layers.{}.attn.Wqkv.weight"),
-    (r"encoder\.blocks\.(\d+)\.attention\.out\.weight", "model.layers.{}.attn.Wo.weight"),
-    (r"encoder\.blocks\.(\d+)\.mlp_norm\.weight", "model.layers.{}.mlp_norm.weight"),
-    (r"encoder\.blocks\.(\d+)\.mlp\.into\.weight", "model.layers.{}.mlp.Wi.weight"),
-    (r"encoder\.blocks\.(\d+)\.mlp\.out\.weight", "model.layers.{}.mlp.Wo.weight"),
-    (r"head\.dense\.weight", "head.dense.weight"),
-    (r"head\.norm\.weight", "head.norm.weight"),
-    (r"head\.bias", "decoder.bias"),
+log = logging.getLogger("unmask")
+
+NAMES = Names(
+    prefix="model.",
+    rows={
+        r"encoder\.tokens": ("model.embeddings.tok_embeddings.weight",),
+        r"encoder\.norm\.weight": ("model.embeddings.norm.weight",),
+        r"encoder\.final_norm\.weight": ("model.final_norm.weight",),
+        r"encoder\.blocks\.(\d+)\.attention_norm\.weight": ("model.layers.{}.attn_norm.weight",),
+        r"encoder\.blocks\.(\d+)\.attention\.qkv\.weight": ("model.layers.{}.attn.Wqkv.weight",),
+        r"encoder\.blocks\.(\d+)\.attention\.out\.weight": ("model.layers.{}.attn.Wo.weight",),
+        r"encoder\.blocks\.(\d+)\.mlp_norm\.weight": ("model.layers.{}.mlp_norm.weight",),
+        r"encoder\.blocks\.(\d+)\.mlp\.into\.weight": ("model.layers.{}.mlp.Wi.weight",),
+        r"encoder\.blocks\.(\d+)\.mlp\.out\.weight": ("model.layers.{}.mlp.Wo.weight",),
+        r"head\.dense\.weight": ("head.dense.weight",),
+        r"head\.norm\.weight": ("head.norm.weight",),
+        r"head\.bias": ("decoder.bias",),
+    },
+    known=("decoder.weight",),
 )
 # What a config.json may say that this encoder cannot do.
 _MUST_BE = {
@@ -41,39 +46,17 @@ _DEFAULTS: dict[str, Any] = {
     "hidden_activation": "gelu",
     "norm_eps": 1e-5,
     "initializer_range": 0.02,
+    "embedding_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "mlp_dropout": 0.0,
 }
-
-
-def to_transformers_name(name: str) -> str:
-    """The name that transformers gives to one of our parameters."""
-    for pattern, theirs in _NAMES:
-        if match := re.fullmatch(pattern, name):
-            return theirs.format(*match.groups())
-    raise AssertionError(f"no name in the ModernBERT layout for {name}")
-
-
-def from_transformers(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Our parameters out of transformers' weights.
-
-    Args:
-        weights: As in `model.safetensors`.
-        names: Our parameter names.
-
-    Raises:
-        ModelError: A weight is missing.
-    """
-    found = {}
-    for name in names:
-        theirs = to_transformers_name(name)
-        if theirs not in weights:
-            raise ModelError(f"the weights lack {theirs}; the folder does not hold a ModernBERT masked language model")
-        found[name] = weights[theirs]
-    return found
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """The content of `config.json`. Both spellings of layer pattern and rotary settings are written: 4 and 5 differ."""
     full, sliding = "full_attention", "sliding_attention"
+    rotary = config.rotary
+    assert rotary is not None
     return {
         "architectures": ["ModernBertForMaskedLM"],
         "model_type": "modernbert",
@@ -91,22 +74,22 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
         "norm_eps": config.norm_eps,
         "norm_bias": False,
         "attention_bias": False,
-        "attention_dropout": 0.0,
+        "attention_dropout": config.dropout,
         "mlp_bias": False,
-        "mlp_dropout": 0.0,
-        "embedding_dropout": 0.0,
+        "mlp_dropout": config.dropout,
+        "embedding_dropout": config.dropout,
         "classifier_bias": False,
         "classifier_dropout": 0.0,
         "decoder_bias": True,
         "tie_word_embeddings": True,
-        "local_attention": config.local_window,
-        "global_attn_every_n_layers": config.global_every,
+        "local_attention": rotary.local_window,
+        "global_attn_every_n_layers": rotary.global_every,
         "layer_types": [full if config.is_global(i) else sliding for i in range(config.num_layers)],
-        "global_rope_theta": config.global_rope_theta,
-        "local_rope_theta": config.local_rope_theta,
+        "global_rope_theta": rotary.global_rope_theta,
+        "local_rope_theta": rotary.local_rope_theta,
         "rope_parameters": {
-            full: {"rope_type": "default", "rope_theta": config.global_rope_theta},
-            sliding: {"rope_type": "default", "rope_theta": config.local_rope_theta},
+            full: {"rope_type": "default", "rope_theta": rotary.global_rope_theta},
+            sliding: {"rope_type": "default", "rope_theta": rotary.local_rope_theta},
         },
         "pad_token_id": config.pad_id,
         "cls_token_id": config.cls_id,
@@ -130,34 +113,36 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
         ModelError: It asks for a part that this encoder does not have, or lacks a key.
     """
     content = {**_DEFAULTS, **content}
-    for key, value in _MUST_BE.items():
-        if content[key] != value:
-            raise ModelError(f"config.json: {key} = {content[key]!r} is not supported, only {value!r}")
-    try:
-        every = _global_every(content)
-        return EncoderConfig(
-            vocab_size=content["vocab_size"],
-            pad_id=content["pad_token_id"],
-            cls_id=content["cls_token_id"],
-            sep_id=content["sep_token_id"],
-            mask_id=mask_id,
-            num_layers=content["num_hidden_layers"],
-            hidden_size=content["hidden_size"],
-            num_heads=content["num_attention_heads"],
-            intermediate_size=content["intermediate_size"],
-            activation=content["hidden_activation"],
-            max_position_embeddings=content["max_position_embeddings"],
-            norm_eps=content["norm_eps"],
-            global_every=every,
-            local_window=content["local_attention"],
-            global_rope_theta=_theta(content, "full_attention", "global_rope_theta"),
-            local_rope_theta=_theta(content, "sliding_attention", "local_rope_theta"),
-            initializer_range=content["initializer_range"],
-        )
-    except KeyError as error:
-        raise ModelError(f"config.json: {error.args[0]} is missing") from error
-    except ValueError as error:
-        raise ModelError(f"config.json: {error}") from error
+    dropouts = [content[f"{part}_dropout"] for part in ("embedding", "attention", "mlp")]
+    if len(set(dropouts)) > 1:
+        log.warning("config.json: dropout of embeddings, attention, MLP = %s; the highest is taken for all", dropouts)
+
+    def values() -> dict[str, Any]:
+        return {
+            "layout": "modernbert",
+            "vocab_size": content["vocab_size"],
+            "pad_id": content["pad_token_id"],
+            "cls_id": content["cls_token_id"],
+            "sep_id": content["sep_token_id"],
+            "mask_id": mask_id,
+            "num_layers": content["num_hidden_layers"],
+            "hidden_size": content["hidden_size"],
+            "num_heads": content["num_attention_heads"],
+            "intermediate_size": content["intermediate_size"],
+            "activation": content["hidden_activation"],
+            "max_position_embeddings": content["max_position_embeddings"],
+            "norm_eps": content["norm_eps"],
+            "rotary": Rotary(
+                global_every=_global_every(content),
+                local_window=content["local_attention"],
+                global_rope_theta=_theta(content, "full_attention", "global_rope_theta"),
+                local_rope_theta=_theta(content, "sliding_attention", "local_rope_theta"),
+            ),
+            "dropout": max(dropouts),
+            "initializer_range": content["initializer_range"],
+        }
+
+    return read_values(content, must_be=_MUST_BE, values=values)
 
 
 def _global_every(content: dict[str, Any]) -> int:
@@ -178,3 +163,6 @@ def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
     if parameters.get("rope_type", "default") != "default":
         raise ModelError(f"config.json: rope_type {parameters['rope_type']!r} is not supported, only 'default'")
     return float(parameters["rope_theta"])
+
+
+MODERNBERT = FolderLayout(names=NAMES, write_config=write_config, read_config=read_config)

@@ -37,36 +37,59 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Module):
-    """A matrix product without bias.
+    """A matrix product.
 
     Args:
         in_features: Columns of the weight.
         out_features: Rows of the weight.
+        bias: Whether something is added to the product.
         num_fused: How many matrices of equal size are stacked in the rows: an optimizer that treats matrices as a
             whole must take them apart.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, num_fused: int = 1) -> None:
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False, num_fused: int = 1) -> None:
         super().__init__()
         self.num_fused = num_fused
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
-        return functional.linear(x, self.weight.to(x.dtype))
+        return functional.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
 class Norm(nn.Module):
-    """Layer normalisation without bias."""
+    """Layer normalisation, with a bias or without."""
 
-    def __init__(self, size: int, *, eps: float) -> None:
+    def __init__(self, size: int, *, eps: float, bias: bool = False) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape with `size` last."""
-        return functional.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), None, self.eps)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return functional.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
+
+
+def dropout(x: Tensor, rate: float, *, seed: int | None) -> Tensor:
+    """Sets a share of the numbers to 0 and enlarges the others, so that the expectation stays.
+
+    What is dropped is a function of the seed and the shape (on one kind of device). No generator outlives the call,
+    so that a resumed training, or a block that is computed twice, drops the same.
+
+    Args:
+        x: Any shape.
+        rate: The share, in [0, 1).
+        seed: Any 64-bit integer; None drops nothing.
+
+    Source: Srivastava et al. 2014, section 10 (the enlarging while training).
+    """
+    if seed is None:
+        return x
+    generator = torch.Generator(device=x.device).manual_seed(seed)
+    return x * torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator).div_(1.0 - rate)
 
 
 def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -90,18 +113,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Self-attention with rotary positions."""
+    """Self-attention, with rotary positions or without."""
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, *, bias: bool = False) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = Linear(hidden_size, 3 * hidden_size, num_fused=3)
-        self.out = Linear(hidden_size, hidden_size)
+        self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias, num_fused=3)
+        self.out = Linear(hidden_size, hidden_size, bias=bias)
 
-    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor], bias_B1SS: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor) -> Tensor:
         """Args:
         x_BSD: Normalised input.
-        rotary: As `rotary_table` gives it, in the type of the input.
+        rotary: As `rotary_table` gives it, in the type of the input; None where positions are not rotary.
         bias_B1SS: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere.
 
         Returns:
@@ -109,7 +132,7 @@ class Attention(nn.Module):
         """
         num_rows, length, hidden = x_BSD.shape
         qkv = self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
-        query_key = rotate(qkv[:, :, :2], *rotary)
+        query_key = qkv[:, :, :2] if rotary is None else rotate(qkv[:, :, :2], *rotary)
         query, key = (query_key[:, :, i].transpose(1, 2) for i in (0, 1))
         mixed_BHSK = attend(query, key, qkv[:, :, 2].transpose(1, 2), bias_B1SS)
         return self.out(mixed_BHSK.transpose(1, 2).reshape(num_rows, length, hidden))
@@ -127,13 +150,27 @@ def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: 
 class GatedMLP(nn.Module):
     """Two projections, one of them activated, multiplied, and projected back. Source: Shazeer 2020 (GLU variants)."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.into = Linear(hidden_size, 2 * intermediate_size, num_fused=2)
-        self.out = Linear(intermediate_size, hidden_size)
+        self.into = Linear(hidden_size, 2 * intermediate_size, bias=bias, num_fused=2)
+        self.out = Linear(intermediate_size, hidden_size, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] to [B, S, D]."""
         activated_BSI, gate_BSI = self.into(x_BSD).chunk(2, dim=-1)
         return self.out(self.activation(activated_BSI) * gate_BSI)
+
+
+class PlainMLP(nn.Module):
+    """A projection, activated, and projected back. Source: Vaswani et al. 2017, section 3.3."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.into = Linear(hidden_size, intermediate_size, bias=bias)
+        self.out = Linear(intermediate_size, hidden_size, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] to [B, S, D]."""
+        return self.out(self.activation(self.into(x_BSD)))

@@ -41,7 +41,7 @@ def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -
     """Predictions for the first few segments of the validation rows, under their fixed masks.
 
     Args:
-        model: Any state of the model.
+        model: Any state of the model; it is in evaluation mode meanwhile.
         tokenizer: Its tokenizer.
         held_out: The rows and masks.
 
@@ -51,12 +51,14 @@ def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -
     device = model.encoder.tokens.device
     rows, masked = held_out.batches[0]
     positions = predicted_positions(masked.labels)
-    logits = model(
+    was_training = model.training
+    logits = model.eval()(
         masked.input_ids.to(device),
         positions_N=positions.to(device),
         segment_ids_BS=rows.segment_ids.to(device),
         position_ids_BS=rows.position_ids.to(device),
     ).cpu()
+    model.train(was_training)
     probability = torch.softmax(logits.float(), -1)
     targets = masked.labels.flatten()[positions]
     right = probability.gather(1, targets[:, None])[:, 0].tolist()

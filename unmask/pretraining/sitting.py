@@ -63,9 +63,10 @@ class Sitting:
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
         model = MaskedLM(encoder_config(recipe, data.tokenizer))
-        initialise(model, seed=training.seed)
+        initialise(model, seed=training.seed, method=recipe.model.initialisation)
         model.to(self.device)
         model.encoder.compute_dtype = dtype
+        model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
         self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, frequencies=data.frequencies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unmask.model.config import EncoderConfig, default_intermediate_size
+from unmask.model.layouts import PARTS
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -10,14 +11,24 @@ from unmask.tokens.tokenizer import Tokenizer
 def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
     """Fills in what a recipe leaves open."""
     model, special = recipe.model, tokenizer.special
-    parts = model.model_dump(exclude={"layout", "intermediate_size", "max_position_embeddings"})
+    parts = PARTS[model.layout]
     return EncoderConfig(
+        layout=model.layout,
         vocab_size=tokenizer.vocab_size,
         pad_id=special.pad,
         cls_id=special.cls,
         sep_id=special.sep,
         mask_id=special.mask,
-        intermediate_size=model.intermediate_size or default_intermediate_size(model.hidden_size),
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        intermediate_size=model.intermediate_size
+        or default_intermediate_size(model.hidden_size, parts.intermediate_ratio),
+        activation=model.activation,
         max_position_embeddings=model.max_position_embeddings or recipe.training.sequence_length,
-        **parts,
+        norm_eps=model.norm_eps or parts.norm_eps,
+        rotary=model.rotary,
+        type_vocab_size=model.type_vocab_size or parts.type_vocab_size,
+        dropout=model.dropout,
+        initializer_range=model.initializer_range,
     )

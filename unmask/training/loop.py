@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.packing.stream import RowStream
 from unmask.training.budget import Budget
@@ -13,6 +14,8 @@ from unmask.training.schedule import learning_rate_scale
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import training_step
+
+_DROPOUT = 3  # sets these seeds apart from those of the masks
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,13 @@ def train(
         middle = budget.progress(step=state.step + 0.5, seconds=state.seconds)  # so that no step has rate 0
         scale = learning_rate_scale(middle, warmup=settings.warmup, decay=settings.decay)
         result = training_step(
-            state.model, state.optimizer, rows, masked, learning_rate_scale=scale, step=state.step + 1
+            state.model,
+            state.optimizer,
+            rows,
+            masked,
+            learning_rate_scale=scale,
+            step=state.step + 1,
+            dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
         )
 
         state.step += 1

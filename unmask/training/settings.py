@@ -62,7 +62,9 @@ class TrainingSettings(Settings):
         clip_norm: Largest norm of the whole gradient.
         optimizer: Muon or AdamW.
         precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
-        seed: Of the initial weights, the order of the text and the masks.
+        gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
+            memory, about a third more time, the same gradients.
+        seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 
     steps: int | None = Field(default=None, ge=1)
@@ -76,6 +78,7 @@ class TrainingSettings(Settings):
     clip_norm: float = Field(default=1.0, gt=0.0)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"
+    gradient_checkpointing: bool = False
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="after")

@@ -36,6 +36,7 @@ def training_step(
     *,
     learning_rate_scale: float,
     step: int,
+    dropout_seed: int | None = None,
 ) -> StepResult:
     """Predicts the masked tokens of a batch and updates the model.
 
@@ -46,6 +47,7 @@ def training_step(
         masked: What the model sees and must predict.
         learning_rate_scale: Factor of the peak learning rates.
         step: Number of the step, for the error's text.
+        dropout_seed: What a model with dropout drops is a function of it.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated.
@@ -56,6 +58,7 @@ def training_step(
         positions_N=positions,
         segment_ids_BS=rows.segment_ids,
         position_ids_BS=rows.position_ids,
+        dropout_seed=dropout_seed,
     )
     loss_sum = summed_loss(logits, masked.labels.flatten()[positions])
     count = max(len(positions), 1)

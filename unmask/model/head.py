@@ -1,0 +1,30 @@
+"""The masked-language-model head.
+
+Shape suffixes: D = hidden size, N = predicted positions, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.model.config import EncoderConfig
+from unmask.model.parts import ACTIVATIONS, Linear, Norm
+
+
+class MLMHead(nn.Module):
+    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        parts, hidden = config.parts, config.hidden_size
+        self.activation = ACTIVATIONS["gelu" if parts.gelu_head else config.activation]
+        self.dense = Linear(hidden, hidden, bias=parts.bias)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
+        hidden_ND = self.norm(self.activation(self.dense(hidden_ND)))
+        return functional.linear(hidden_ND, tokens_VD.to(hidden_ND.dtype), self.bias.to(hidden_ND.dtype))

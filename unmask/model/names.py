@@ -1,0 +1,125 @@
+"""Weights under transformers' names and under ours, in both directions.
+
+A layout is a table. A row says under which names a parameter of ours is stored; where it is stored in several parts
+(queries, keys and values), they are stacked in our rows:
+
+    encoder.blocks.3.attention.qkv.weight [3D, D]  <->  bert.encoder.layer.3.attention.self.query.weight [D, D]
+                                                        ...key.weight, ...value.weight
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unmask.errors import ModelError
+
+log = logging.getLogger("unmask")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a layout.
+
+    Attributes:
+        prefix: Of the encoder's weights in a masked language model; folders of a bare encoder lack it.
+        rows: For a pattern of ours, their names; `{}` is what the pattern's group matched.
+        kept: Beginnings of names of weights that we do not use, but write back.
+        aliases: Other names of weights, and the name in the table.
+        known: Weights that say nothing new, such as the tied decoder.
+        write_aliases: Whether weights are written under their other names too.
+    """
+
+    prefix: str
+    rows: Mapping[str, tuple[str, ...]]
+    kept: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    known: tuple[str, ...] = ()
+    write_aliases: bool = False
+
+    def theirs(self, name: str) -> list[str]:
+        """The names under which one of our parameters is stored."""
+        for pattern, templates in self.rows.items():
+            if match := re.fullmatch(pattern, name):
+                return [template.format(*match.groups()) for template in templates]
+        raise AssertionError(f"no name in the layout for {name}")
+
+    def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our parameters under transformers' names."""
+        stored = {
+            theirs: part.contiguous()
+            for name, tensor in ours.items()
+            for theirs, part in zip(self.theirs(name), tensor.chunk(len(self.theirs(name))), strict=True)
+        }
+        copies = {other: stored[name].clone() for other, name in self.aliases.items()} if self.write_aliases else {}
+        return stored | copies
+
+    def canonical(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights under the names of the table: with the prefix, and old spellings made new."""
+        bare = not any(name.startswith(self.prefix) for name in weights)
+        renamed = {}
+        for name, tensor in weights.items():
+            new = f"{self.prefix}{name}" if bare and not self._is_head(name) else name
+            new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", new))  # TensorFlow's names
+            renamed[self.aliases.get(new, new)] = tensor
+        return renamed
+
+    def from_transformers(
+        self, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], *, where: str
+    ) -> dict[str, Tensor]:
+        """Our parameters out of transformers' weights.
+
+        Args:
+            weights: Under canonical names.
+            shapes: Our parameters' names and shapes.
+            where: The file, for the error's text.
+
+        Returns:
+            The parameters by our names. Those of the head are left out where the weights have nothing of a head.
+
+        Raises:
+            ModelError: A weight is missing or of another shape.
+        """
+        has_head = any(their in weights for name in shapes if name.startswith("head.") for their in self.theirs(name))
+        found = {}
+        for name, shape in shapes.items():
+            if name.startswith("head.") and not has_head:
+                continue
+            names = self.theirs(name)
+            wanted = (shape[0] // len(names), *shape[1:])
+            for theirs in names:
+                if theirs not in weights:
+                    raise ModelError(f"{where}: the weights lack {theirs}, which the layout in config.json has")
+                if tuple(weights[theirs].shape) != wanted:
+                    raise ModelError(
+                        f"{where}: {theirs} has the shape {tuple(weights[theirs].shape)}, but config.json says {wanted}"
+                    )
+            found[name] = torch.cat([weights[theirs].to(torch.float32) for theirs in names])
+        return found
+
+    def kept_weights(self, weights: Mapping[str, Tensor], used: set[str], *, where: str) -> dict[str, Tensor]:
+        """What is written back unused; a log line names whatever else is left out.
+
+        Args:
+            weights: Under canonical names.
+            used: Names of the table that our parameters took.
+            where: The file, for the log.
+        """
+        rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in self.known}
+        kept = {name: tensor for name, tensor in rest.items() if name.startswith(self.kept)}
+        if left_out := sorted(rest.keys() - kept.keys()):
+            log.warning("%s: left out, since a masked language model has no place for it: %s", where, _few(left_out))
+        return kept
+
+    def _is_head(self, name: str) -> bool:
+        """Whether a name stands beside the encoder's in a masked language model."""
+        return any(name in templates for templates in self.rows.values()) or name in (*self.known, *self.aliases)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -37,7 +37,7 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  
 
 def test_help_names_every_command() -> None:
     out, _ = call("--help")
-    for command in ("pretrain", "prepare", "masks", "fill"):
+    for command in ("pretrain", "prepare", "masks", "fill", "evaluate"):
         assert command in out
         assert "Example: unmask" in call(command, "--help")[0]
 
@@ -81,6 +81,20 @@ def test_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
     assert first["token"] == expected.masks[0][0].token
     assert first["token"] in err
     assert "together:" in err
+
+
+def test_evaluate(main, run: unmask.Run, corpus_file: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert set(result) == {
+        "loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens", "by_rate",
+    }  # fmt: skip
+    assert set(result["by_rate"]) == {"0.15", "0.3"}
+    assert "bits per byte" in err
+    code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
+    assert code == 2
+    assert "--rates many: expected numbers with commas" in err
 
 
 def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]

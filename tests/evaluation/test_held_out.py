@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.evaluation.held_out import HeldOutSet, unigram_entropy
+from unmask.evaluation.held_out import HeldOutSet, _mean_and_error, unigram_entropy
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -68,3 +68,24 @@ def test_unigram_entropy_by_hand() -> None:
     # One is added to each ordinary count: probabilities 4/5 and 1/5.
     found = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
     assert found == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
+
+
+def test_the_standard_error_by_hand() -> None:
+    """Two segments: losses 1, 3 and 5. Mean 3; residuals -2 and 2: variance (4 + 4) x 2 / 1 / 9."""
+    mean, error = _mean_and_error(torch.tensor([1.0, 3.0, 5.0]).double(), torch.tensor([7, 7, 9]))
+    assert mean == 3.0
+    assert error == pytest.approx((16 / 9) ** 0.5)
+    assert math.isnan(_mean_and_error(torch.ones(2).double(), torch.tensor([1, 1]))[1])
+
+
+def test_the_standard_error_is_that_of_repeated_draws() -> None:
+    generator = torch.Generator().manual_seed(0)
+    means, errors = [], []
+    for _ in range(300):
+        sizes = torch.randint(1, 9, (80,), generator=generator)
+        level = torch.randn(80, generator=generator).repeat_interleave(sizes).double()
+        noise = torch.randn(len(level), generator=generator).double()
+        mean, error = _mean_and_error(level + noise, torch.arange(80).repeat_interleave(sizes))
+        means.append(mean)
+        errors.append(error)
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.15)

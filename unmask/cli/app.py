@@ -143,6 +143,24 @@ def fill(
         print_json(result)
 
 
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
+    rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure a model on text: held-out loss, accuracy, perplexity, bits per byte.
+
+    Example: unmask evaluate runs/mine/model other.txt --rates 0.15,0.3
+    """
+    from unmask.cli.evaluate import run_evaluate
+
+    result = run_evaluate(model, data, rates)
+    if as_json:
+        print_json(result)
+
+
 def main() -> None:
     """Runs the command line: exit code 0, 2 for a user's mistake, 128 + signal when stopped."""
     from unmask.errors import UnmaskError

@@ -23,6 +23,7 @@ class Corpus:
     Args:
         paths: Files, folders or patterns.
         settings: What the user asked for.
+        hold_out: Whether a part of it is held out.
 
     Attributes:
         sources: The files.
@@ -35,11 +36,11 @@ class Corpus:
         CorpusError: As `find_sources` and `plan_corpus`.
     """
 
-    def __init__(self, paths: Sequence[str | Path], settings: CorpusSettings) -> None:
+    def __init__(self, paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool = True) -> None:
         self.settings = settings
         self.sources = find_sources(paths)
         self.validation_sources = find_sources(settings.validation) if settings.validation else []
-        self.plan = plan_corpus(self.sources, settings)
+        self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
         self.overlap = 0
 

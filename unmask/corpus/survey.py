@@ -35,8 +35,8 @@ class Plan:
         unit: What a document is in text files.
         column: Where the text of tables stands; None where there are none.
         reason: Why, in words.
-        holdout_unit: Whether whole documents are held out or, where there are few, parts of them, or files of
-            their own.
+        holdout_unit: Whether whole documents are held out or, where there are few, parts of them, files of their
+            own, or nothing.
         threshold: A document or part is held out if its hash, in [0, 1), is below this.
         piece_chars: Longest piece that is read at once, in characters.
     """
@@ -44,7 +44,7 @@ class Plan:
     unit: DocumentUnit
     column: str | None
     reason: str
-    holdout_unit: Literal["document", "part", "file"]
+    holdout_unit: Literal["document", "part", "file", "nothing"]
     threshold: float
     piece_chars: int
 
@@ -54,6 +54,7 @@ class Plan:
             "document": f"whole documents, {self.threshold:.1%}",
             "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
             "file": "files of their own",
+            "nothing": "nothing",
         }
         return f"a document is {self.reason}; held out: {held[self.holdout_unit]}"
 
@@ -62,12 +63,13 @@ class Plan:
         return fraction(text) < self.threshold
 
 
-def plan_corpus(sources: Sequence[Source], settings: CorpusSettings) -> Plan:
+def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool) -> Plan:
     """Looks at the corpus and decides how to read it.
 
     Args:
         sources: The files.
         settings: What the user asked for.
+        hold_out: Whether a part is held out.
 
     Raises:
         CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
@@ -90,6 +92,8 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings) -> Plan:
         found = read_documents(sources, bad, unit=unit, column=column, piece_chars=piece_chars)
         return _beginning(found)
 
+    if not hold_out:
+        return Plan(unit, column, reason, "nothing", 0.0, PIECE_CHARS)
     if settings.validation:
         return Plan(unit, column, reason, "file", 0.0, PIECE_CHARS)
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from unmask.errors import DataError
 from unmask.masking.engine import MaskedRows, Masker
@@ -19,7 +21,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import predicted_positions, summed_loss
+from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
 from unmask.tokens.shards import TokenStore
@@ -36,12 +38,14 @@ class HeldOut:
 
     Attributes:
         loss: Mean cross-entropy.
+        loss_stderr: Its standard error, over segments (documents, or pieces of long ones).
         accuracy: Share of the predicted tokens whose most likely token is right.
         bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
         predicted_tokens: How many there were.
     """
 
     loss: float
+    loss_stderr: float
     accuracy: float
     bits_per_byte: float
     predicted_tokens: int
@@ -59,16 +63,19 @@ class HeldOutSet:
         store: The validation tokens.
         tokenizer: Whose ids they are.
         length: Positions of a row.
+        rate: Share of the tokens that are hidden.
         max_tokens: At most about this many tokens are used, from rows spread over the whole split.
 
     Raises:
         DataError: There are too few tokens to hide any.
     """
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int) -> None:
+    def __init__(
+        self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int, rate: float = RATE
+    ) -> None:
         self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
-        masker = Masker(_fixed_masking(), tokenizer, seed=SEED)
+        masker = Masker(_fixed_masking(rate), tokenizer, seed=SEED)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.num_tokens = 0
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
@@ -93,8 +100,9 @@ class HeldOutSet:
         device = model.encoder.tokens.device
         was_training = model.training
         model.eval()
-        loss = correct = num_bytes = count = 0.0
-        for rows, masked in self.batches:
+        correct = num_bytes = 0.0
+        losses, segments = [], []  # of each target; which segment it stands in
+        for number, (rows, masked) in enumerate(self.batches):
             positions = predicted_positions(masked.labels)
             targets = masked.labels.flatten()[positions]
             logits = model(
@@ -103,24 +111,42 @@ class HeldOutSet:
                 segment_ids_BS=rows.segment_ids.to(device),
                 position_ids_BS=rows.position_ids.to(device),
             )
-            loss += float(summed_loss(logits, targets.to(device)))
+            losses.append(functional.cross_entropy(logits.float(), targets.to(device), reduction="none").double().cpu())
+            segments.append((positions // rows.shape[1] << 32) + rows.segment_ids.flatten()[positions] + (number << 48))
             correct += float((logits.argmax(-1).cpu() == targets).sum())
             num_bytes += float(self.token_bytes[targets].sum())
-            count += len(targets)
         model.train(was_training)
+        loss, stderr = _mean_and_error(torch.cat(losses), torch.cat(segments))
+        count = sum(len(part) for part in losses)
         return HeldOut(
-            loss=loss / max(count, 1.0),
-            accuracy=correct / max(count, 1.0),
-            bits_per_byte=loss / math.log(2.0) / max(num_bytes, 1.0),
-            predicted_tokens=int(count),
+            loss=loss,
+            loss_stderr=stderr,
+            accuracy=correct / count,
+            bits_per_byte=loss * count / math.log(2.0) / max(num_bytes, 1.0),
+            predicted_tokens=count,
         )
 
 
-def _fixed_masking() -> MaskingSettings:
+def _mean_and_error(losses_N: Tensor, segments_N: Tensor) -> tuple[float, float]:
+    """Mean over tokens, and its standard error with segments as the independent draws (a ratio estimate).
+
+    Source: Cochran 1977, Sampling Techniques, section 2.11.
+    """
+    mean = losses_N.mean()
+    _, index_N = torch.unique(segments_N, return_inverse=True)
+    num_segments = int(index_N.max()) + 1
+    if num_segments < 2:
+        return float(mean), math.nan
+    residuals = torch.zeros(num_segments, dtype=torch.float64).scatter_add_(0, index_N, losses_N - mean)
+    variance = residuals.square().sum() * num_segments / (num_segments - 1) / len(losses_N) ** 2
+    return float(mean), float(variance.sqrt())
+
+
+def _fixed_masking(rate: float) -> MaskingSettings:
     return MaskingSettings(
         units=TokenUnits(),
         weights=UniformWeights(),
-        rate=RATE,
+        rate=rate,
         replacement=Replacement(shares=(1.0, 0.0, 0.0)),
         static=True,
     )

@@ -172,17 +172,15 @@ def _write_shards(
     ):
         train, validation = (_SplitCounter(w, tokenizer) for w in (train_writer, validation_writer))
         for batch in _batches(corpus.pieces()):
-            encoded = tokenizer.encode_corpus([piece.text for piece, _ in batch])
             rows: dict[bool, list[TokenPiece]] = {False: [], True: []}
-            for (piece, held), tokens in zip(batch, encoded, strict=True):
-                size = len(piece.text.encode())
-                num_bytes += size
+            tokenized = _tokenize([piece for piece, _ in batch], tokenizer)
+            for (piece, held), row in zip(batch, tokenized, strict=True):
+                num_bytes += row.num_bytes
                 documents = piece.document + 1
-                if len(tokens.input_ids) == 0:
+                if len(row.input_ids):
+                    rows[held].append(row)
+                else:
                     corpus.skipped["documents without tokens"] += 1
-                    continue
-                row = TokenPiece(tokens.input_ids, tokens.word_starts, piece.document, piece.offset, size)
-                rows[held].append(row)
             train.write(rows[False])
             validation.write(rows[True])
             notify("tokenizing", num_bytes)
@@ -202,6 +200,31 @@ def _write_shards(
         validation=parts[1],
         token_frequencies=tuple(train.frequencies.tolist()),
     )
+
+
+def _tokenize(pieces: Sequence[TextPiece], tokenizer: Tokenizer) -> list[TokenPiece]:
+    encoded = tokenizer.encode_corpus([piece.text for piece in pieces])
+    return [
+        TokenPiece(tokens.input_ids, tokens.word_starts, piece.document, piece.offset, len(piece.text.encode()))
+        for piece, tokens in zip(pieces, encoded, strict=True)
+    ]
+
+
+def write_split(corpus: Corpus, out: Path, tokenizer: Tokenizer) -> list[Path]:
+    """Tokenizes a corpus into shards without a manifest, for something that is thrown away.
+
+    Returns:
+        The shards.
+
+    Raises:
+        DataError: There is no text in it.
+    """
+    with ShardWriter(out, TRAIN, vocab_size=tokenizer.vocab_size) as writer:
+        for batch in _batches(corpus.pieces()):
+            writer.write([row for row in _tokenize([piece for piece, _ in batch], tokenizer) if len(row.input_ids)])
+    if not writer.files:
+        raise DataError(f"{', '.join(str(source.path) for source in corpus.sources)}: there is no text in it")
+    return [out / file.name for file in writer.files]
 
 
 def _batches(pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[list[tuple[TextPiece, bool]]]:

@@ -4,7 +4,8 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from unmask.tokens.tokenizer import SPECIAL_TOKENS, Tokenizer
+from unmask.tokens.special import SPECIAL_TOKENS
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def wordpiece(*entries: str) -> Tokenizer:

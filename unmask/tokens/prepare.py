@@ -16,15 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from unmask.corpus.documents import TextPiece, read_documents
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.survey import Plan, plan_corpus, split_validation
+from unmask.tokens.bpe import train_bpe
+from unmask.tokens.chars import train_chars
+from unmask.tokens.letters import Texts
 from unmask.tokens.manifest import Manifest, Split
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import ShardWriter, TokenPiece
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.unigram import train_unigram
 from unmask.tokens.wordpiece import default_vocab_size, train_wordpiece
+from unmask.tokens.words import WordCensus
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +110,27 @@ def _obtain_tokenizer(
                 yield piece.text
 
     vocab_size = settings.vocab_size
-    if vocab_size is None:
+    if vocab_size is None and settings.kind != "char":
         for _ in texts():
             pass
         vocab_size = default_vocab_size(num_bytes)
         log.info("tokenizer: a vocabulary of %s entries for %s bytes of text", f"{vocab_size:,}", f"{num_bytes:,}")
-    return Tokenizer(train_wordpiece(texts, vocab_size=vocab_size, lowercase=settings.lowercase))
+    return Tokenizer(_TRAINERS[settings.kind](texts, vocab_size, settings))
+
+
+def _sized(vocab_size: int | None) -> int:
+    assert vocab_size is not None  # the size is chosen above for all kinds that need one
+    return vocab_size
+
+
+_TRAINERS: dict[str, Callable[[Texts, int | None, TokenizerSettings], tokenizers.Tokenizer]] = {
+    "wordpiece": lambda texts, size, s: train_wordpiece(texts, vocab_size=_sized(size), lowercase=s.lowercase),
+    "bpe": lambda texts, size, s: train_bpe(
+        texts, vocab_size=_sized(size), lowercase=s.lowercase, add_prefix_space=bool(s.add_prefix_space)
+    ),
+    "unigram": lambda texts, size, s: train_unigram(texts, vocab_size=_sized(size), lowercase=s.lowercase),
+    "char": lambda texts, size, s: train_chars(texts, vocab_size=size, lowercase=s.lowercase),
+}
 
 
 def _read(paths: Sequence[Path], plan: Plan) -> Iterator[TextPiece]:
@@ -158,6 +179,7 @@ def _write_shards(
     notify: Callable[[str, int], None],
 ) -> Manifest:
     num_bytes = documents = without_tokens = 0
+    census = WordCensus()
     with (
         ShardWriter(out, "train", vocab_size=tokenizer.vocab_size) as train_writer,
         ShardWriter(out, "validation", vocab_size=tokenizer.vocab_size) as validation_writer,
@@ -173,11 +195,18 @@ def _write_shards(
                 if len(tokens.input_ids) == 0:
                     without_tokens += 1
                     continue
+                census.add(tokens.word_starts)
                 row = TokenPiece(tokens.input_ids, tokens.word_starts, piece.document, piece.offset, size)
                 rows[held].append(row)
             train.write(rows[False])
             validation.write(rows[True])
             notify("tokenizing", num_bytes)
+    if census.without_words:
+        log.warning(
+            "%s of %s texts are a single word each, so masking by words would hide whole texts: use --strategy random",
+            f"{census.single_words:,}",
+            f"{census.texts:,}",
+        )
     parts = train.split(), validation.split()
     return Manifest(
         sources=tuple({"path": str(path), "bytes": path.stat().st_size} for path in paths),

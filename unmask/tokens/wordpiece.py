@@ -7,24 +7,12 @@ Here the letters are counted first and handed to the trainer in a fixed order, w
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.errors import TokenizerError
-from unmask.tokens.tokenizer import SPECIAL_TOKENS
+from unmask.tokens.letters import MAX_LETTERS, Texts, frequent_letters
+from unmask.tokens.special import SPECIAL_TOKENS, with_special_tokens
 
-MAX_LETTERS = 1000
 PREFIX = "##"
 
 
@@ -38,7 +26,7 @@ def default_vocab_size(num_bytes: int) -> int:
     return min(max(round(size / 64) * 64, 512), 32_768)
 
 
-def train_wordpiece(texts: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool = False) -> Tokenizer:
+def train_wordpiece(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
     Args:
@@ -59,7 +47,7 @@ def train_wordpiece(texts: Callable[[], Iterable[str]], *, vocab_size: int, lowe
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    letters = _frequent_letters(tokenizer, texts())
+    letters = frequent_letters(tokenizer, texts())
     inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
     alphabet = letters + [PREFIX + letter for letter in inside]
     if len(SPECIAL_TOKENS) + len(alphabet) > vocab_size:
@@ -78,14 +66,6 @@ def train_wordpiece(texts: Callable[[], Iterable[str]], *, vocab_size: int, lowe
     return _finished(tokenizer)
 
 
-def _frequent_letters(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(tokenizer.normalizer.normalize_str(text))
-    ranked = sorted((letter for letter in counts if not letter.isspace()), key=lambda a: (-counts[a], a))
-    return sorted(ranked[:MAX_LETTERS])
-
-
 def _finished(trained: Tokenizer) -> Tokenizer:
     """The trained vocabulary in a tokenizer of its own, in which only the special tokens are special."""
     vocab = trained.get_vocab(with_added_tokens=True)
@@ -94,10 +74,4 @@ def _finished(trained: Tokenizer) -> Tokenizer:
     tokenizer.normalizer = trained.normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
-    )
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    return tokenizer
+    return with_special_tokens(tokenizer, mask_takes_space=False)

@@ -22,6 +22,7 @@ def train_bpe(texts: Texts, *, vocab_size: int, lowercase: bool = False, add_pre
         lowercase: Whether case is folded.
         add_prefix_space: Whether a text is read as if a space stood before it, so that its first word is spelled
             like the same word elsewhere. Without, as in RoBERTa and ModernBERT, decoding gives exactly the text.
+            With it, the library also puts a space behind every `[MASK]` of a prompt.
 
     Returns:
         A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` and 5 to 260 the bytes. It may hold fewer

@@ -51,7 +51,7 @@ def train_unigram(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> 
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
     )
     try:
-        tokenizer.train_from_iterator(_of_letters(tokenizer, texts, letters), trainer)
+        tokenizer.train_from_iterator(_of_letters(texts, letters, lowercase), trainer)
     except Exception as error:  # the library raises bare Exceptions
         raise TokenizerError(f"no Unigram tokenizer can be trained on this text: {error}; give more text") from error
     vocab = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
@@ -80,8 +80,12 @@ class _KnownLetters(dict[int, str]):
         return " "
 
 
-def _of_letters(tokenizer: Tokenizer, texts: Texts, letters: list[str]) -> Iterator[str]:
-    """The texts without rare letters: the trainer would want an entry for each of them."""
+def _of_letters(texts: Texts, letters: list[str], lowercase: bool) -> Iterator[str]:
+    """The texts without rare letters: the trainer would want an entry for each of them.
+
+    The normaliser is not that of the tokenizer in training, which the library holds locked meanwhile.
+    """
+    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer
     table = _KnownLetters({ord(letter): letter for letter in letters})
     for text in texts():
-        yield tokenizer.normalizer.normalize_str(text).translate(table)
+        yield normalizer.normalize_str(text).translate(table)

@@ -69,28 +69,26 @@ def edge_kinds(text: str) -> tuple[Kind, Kind]:
     return kind_of(text[0]), last
 
 
-def kinds_of_bytes(utf8: NDArray[np.uint8]) -> NDArray[np.int8]:
+def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
     """The kind of the character that each byte is a part of.
 
     Args:
-        utf8: [num_bytes]: UTF-8; what is not well formed has kind `SYMBOL`.
+        utf8: [num_bytes]: UTF-8 of some texts in a line; what is not well formed has kind `SYMBOL`.
+        begins: [num_bytes]: where a text begins; no character goes across. True at the first byte.
 
     Returns:
         [num_bytes], int8.
     """
-    if utf8.size == 0:
-        return np.zeros(0, dtype=np.int8)
-    leads = (utf8 & 0xC0) != 0x80
+    leads = begins | ((utf8 & 0xC0) != 0x80)
     places = np.flatnonzero(leads)
     lead = utf8[places].astype(np.int64)
     length = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0).astype(np.int64)
     code = np.where(length == 1, lead, lead & (0x7F >> length))
-    present = np.diff(np.append(places, len(utf8)))
     for k in range(1, 4):
         following = utf8[np.minimum(places + k, len(utf8) - 1)].astype(np.int64) & 0x3F
         code = np.where(length > k, code << 6 | following, code)
-    sound = (present == length) & (code < 0x110000)
+    present = np.diff(np.append(places, len(utf8)))
+    sound = (present == length) & (code < 0x110000) & ((lead & 0xC0) != 0x80)
     codes, which = np.unique(np.where(sound, code, -1), return_inverse=True)
-    kinds = np.array([Kind.SYMBOL if c < 0 else kind_of(chr(c)) for c in codes.tolist()], dtype=np.int8)[which]
-    per_byte = np.cumsum(leads) - 1
-    return np.where(per_byte < 0, np.int8(Kind.SYMBOL), kinds[np.maximum(per_byte, 0)]).astype(np.int8)
+    kinds = np.array([Kind.SYMBOL if c < 0 else kind_of(chr(c)) for c in codes.tolist()], dtype=np.int8)
+    return kinds[which][np.cumsum(leads) - 1]

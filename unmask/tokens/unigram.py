@@ -1,9 +1,12 @@
 """Training a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
 
-The library sums probabilities in the order of a hash map, so two runs over the same text choose the same pieces but
-differ by some 1e-15 in their scores, and so in the order of equally likely pieces. Here scores are rounded to 1e-6
-and pieces sorted by score and spelling, which takes this noise away; a score that lies within the noise of a
-rounding edge is the one thing that could still differ, about once in 10^5 vocabularies.
+The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
+pieces, but their scores differ in two ways, and with them the order of the pieces. Both are taken away here:
+
+- Sums of probabilities differ by some 1e-15. Scores are rounded to 1e-6. (A score within the noise of a rounding edge
+  is the one thing that could still differ, about once in 10^5 vocabularies.)
+- Letters that the training dropped are put back with the least score, the next one with 1e-4 more, and so on. All of
+  them get the least one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from unmask.tokens.special import SPECIAL_TOKENS, with_special_tokens
 
 MARK = "▁"
 _DIGITS = 6
+_STEP = 1e-4
 
 
 def train_unigram(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> Tokenizer:
@@ -34,7 +38,7 @@ def train_unigram(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> 
         where the text has no more pieces. A run of white space is one space to it, as in SentencePiece.
 
     Raises:
-        TokenizerError: The letters alone do not fit the vocabulary, or the text has too few words.
+        TokenizerError: The letters alone do not fit the vocabulary, or there is no text.
 
     Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library. Punctuation is split off first, so that
     words can be told apart. Letters beyond the 1,000 most frequent become `[UNK]`.
@@ -42,6 +46,8 @@ def train_unigram(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> 
     tokenizer = _untrained(models.Unigram(), lowercase=lowercase)
     letters = frequent_letters(tokenizer, texts())
     least = len(SPECIAL_TOKENS) + len(letters) + 1
+    if not letters:
+        raise TokenizerError("no pieces can be learned from an empty text; give text")
     if least > vocab_size:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the {len(letters)} letters of this text; give at least "
@@ -50,15 +56,24 @@ def train_unigram(texts: Texts, *, vocab_size: int, lowercase: bool = False) -> 
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
     )
-    try:
-        tokenizer.train_from_iterator(_of_letters(texts, letters, lowercase), trainer)
-    except Exception as error:  # the library raises bare Exceptions
-        raise TokenizerError(f"no Unigram tokenizer can be trained on this text: {error}; give more text") from error
+    tokenizer.train_from_iterator(_of_letters(texts, letters, lowercase), trainer)
     vocab = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
-    pieces = [(piece, round(score, _DIGITS)) for piece, score in vocab.items() if piece not in SPECIAL_TOKENS]
-    pieces.sort(key=lambda entry: (-entry[1], entry[0]))
+    pieces = _settled({piece: score for piece, score in vocab.items() if piece not in SPECIAL_TOKENS})
     model = models.Unigram([*((token, 0.0) for token in SPECIAL_TOKENS), *pieces], unk_id=1, byte_fallback=False)
     return with_special_tokens(_untrained(model, lowercase=lowercase), mask_takes_space=True)
+
+
+def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """The pieces without what chance put into their scores, in an order that depends on scores and spelling alone."""
+    letters = [piece for piece in scores if len(piece) == 1]
+    least = min(scores[letter] for letter in letters)
+    settled = dict(scores)
+    for letter in letters:
+        steps = (scores[letter] - least) / _STEP
+        if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
+            settled[letter] = least
+    pieces = [(piece, round(score, _DIGITS)) for piece, score in settled.items()]
+    return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
 
 
 def _untrained(model: models.Unigram, *, lowercase: bool) -> Tokenizer:

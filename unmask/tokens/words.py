@@ -88,7 +88,9 @@ class WordStarts:
         first, last = self._first[input_ids], self._last[input_ids]
         broken = self._broken[input_ids]
         if broken.any():
-            first[broken], last[broken] = self._read_edges(input_ids[broken])
+            run = broken.copy()
+            run[..., 1:] &= ~broken[..., :-1]
+            first[broken], last[broken] = self._read_edges(input_ids[broken], run[broken])
         starts[..., 1:] = self._rules[last[..., :-1], first[..., 1:]]
         if self.spelling.family == "byte_level":
             starts &= ~self._contracted(input_ids, starts)
@@ -102,14 +104,17 @@ class WordStarts:
         """UTF-8 bytes of that text."""
         return len(self.spelling.text_bytes(token))
 
-    def _read_edges(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Kinds at the edges of tokens that cut characters, of which several together make a character."""
+    def _read_edges(
+        self, ids: NDArray[np.integer[Any]], run_begins: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Kinds at the edges of tokens that cut characters; runs of them hold whole characters together."""
         length = self._begin[ids + 1] - self._begin[ids]
         end = np.cumsum(length)
         begin = end - length
-        places = np.repeat(self._begin[ids] - begin, length) + np.arange(end[-1])
-        utf8 = self._bytes[places]
-        kinds = kinds_of_bytes(utf8)
+        utf8 = self._bytes[np.repeat(self._begin[ids] - begin, length) + np.arange(end[-1])]
+        begins = np.zeros(len(utf8), dtype=bool)
+        begins[begin[run_begins]] = True
+        kinds = kinds_of_bytes(utf8, begins)
         is_rest = (utf8[begin] & 0xC0) == 0x80
         return np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
 

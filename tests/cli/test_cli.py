@@ -152,3 +152,22 @@ def test_mistakes_end_with_one_clear_line_and_code_2(  # type: ignore[no-untyped
     assert out == ""
     assert message in " ".join(err.split())
     assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_the_kind_of_tokenizer_is_an_option(main, kind: str, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", kind, "--json")
+    assert code == 0
+    assert (json.loads(out)["vocab_size"] < 64) == (kind == "char")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    run = ("pretrain", corpus_file, "--out", tmp_path / "run", "--steps", 3, "--tokenizer-kind", kind, *small, "--json")
+    code, out, _ = main(*run)
+    assert code == 0
+    assert json.loads(out)["bits_per_byte"] > 0
+
+
+def test_an_unknown_kind_of_tokenizer(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", "bpee")
+    assert code == 2
+    assert "tokenizer.kind" in err
+    assert "'unigram'" in err

@@ -103,7 +103,7 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
         (("masking.strategy=[1]",), r"unknown strategy \[1\]"),
         (("masking.replacement.shares=[1, 0]",), "masking.replacement.shares"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
-        (("tokenizer.path=x", "tokenizer.vocab_size=99"), "tokenizer: vocab_size and lowercase are of a tokenizer"),
+        (("tokenizer.path=x", "tokenizer.vocab_size=99"), "tokenizer: vocab_size is of a tokenizer that is trained"),
         (("model.max_position_embeddings=64",), "model.max_position_embeddings 64 is less than"),
     ],
 )

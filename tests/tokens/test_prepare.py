@@ -145,3 +145,38 @@ def test_a_manifest_survives_its_file(manifest: Manifest, tmp_path: Path) -> Non
     manifest.save(tmp_path)
     assert load_manifest(tmp_path) == manifest
     assert dataclasses.replace(manifest, tokenizer_sha256="x").fingerprint != manifest.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_every_kind_of_tokenizer_is_trained(kind: str, corpus_file: Path, tmp_path: Path) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": None if kind == "char" else 300})
+    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
+    data = open_prepared(tmp_path)
+    assert manifest.train.unknown_tokens == 0
+    letters = len(set(corpus_file.read_text()))
+    assert manifest.vocab_size <= 300
+    assert manifest.vocab_size == 5 + letters if kind == "char" else manifest.vocab_size > 100
+    ids, _ = data.train.read(0, 0, int(data.train.lengths[0]))
+    text = data.tokenizer.decode(ids.astype(int).tolist())
+    documents = corpus_file.read_text().split("\n\n")
+    assert " ".join(text.split()) in [" ".join(document.split()) for document in documents]
+    assert kind == "unigram" or text in documents
+
+
+def test_texts_without_words_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "proteins.txt"
+    path.write_text("".join("MKVLA"[n % 5 :] * (n % 7 + 4) + "\n" for n in range(200)))
+    corpus = CorpusSettings(documents="line")
+    prepare([path], tmp_path / "out", corpus=corpus, tokenizer=TokenizerSettings(kind="char"))
+    assert "200 of 200 texts are a single word each" in caplog.text
+    assert "use --strategy random" in caplog.text
+    caplog.clear()
+    path.write_text(make_text(100))
+    prepare([path], tmp_path / "out", corpus=CorpusSettings(), tokenizer=TokenizerSettings(kind="char"))
+    assert "single word" not in caplog.text
+
+
+def test_a_prefix_space_is_a_setting_of_bpe_alone() -> None:
+    assert TokenizerSettings(kind="bpe", add_prefix_space=True).add_prefix_space
+    with pytest.raises(ValueError, match="add_prefix_space is for kind bpe, not char; leave it out, or take kind bpe"):
+        TokenizerSettings(kind="char", add_prefix_space=False)

@@ -8,8 +8,10 @@ import pytest
 
 from tests.conftest import make_text
 from unmask.errors import TokenizerError
-from unmask.tokens.tokenizer import SPECIAL_TOKENS, Tokenizer, as_tokenizer, load_tokenizer
-from unmask.tokens.wordpiece import default_vocab_size, train_wordpiece
+from unmask.tokens.letters import default_vocab_size
+from unmask.tokens.special import SPECIAL_TOKENS
+from unmask.tokens.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from unmask.tokens.wordpiece import train_wordpiece
 
 TEXT = make_text(200)
 
@@ -97,10 +99,6 @@ def test_tokenizers_that_cannot_be_used(tmp_path: Path) -> None:
     bare = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with pytest.raises(TokenizerError, match=r"has no pad token .* add it with"):
         as_tokenizer(bare)
-    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
-    bpe.add_special_tokens(list(SPECIAL_TOKENS))
-    with pytest.raises(TokenizerError, match="BPE tokenizer is not supported"):
-        as_tokenizer(bpe)
     with pytest.raises(TokenizerError, match="int is not a tokenizer"):
         as_tokenizer(3)
 

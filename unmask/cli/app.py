@@ -22,6 +22,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
 ]
+TokenizerKind = Annotated[
+    str | None,
+    typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. [default: wordpiece]"),
+]
 
 
 def print_json(content: Any) -> None:
@@ -42,7 +46,10 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name of a recipe, or a .toml file. [default: tiny]")] = None,
     strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word or span.")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json. [default: trains one]")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
+    ] = None,
+    tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and masks.")] = None,
     settings: Settings = None,
@@ -66,6 +73,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
             steps=steps,
             strategy=strategy,
             tokenizer=tokenizer,
+            tokenizer_kind=tokenizer_kind,
             vocab_size=vocab_size,
             seed=seed,
             settings=tuple(settings or ()),
@@ -82,7 +90,10 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
 def prepare(
     paths: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
     out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json. [default: trains one]")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
+    ] = None,
+    tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
     settings: Settings = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
@@ -97,7 +108,11 @@ def prepare(
     result = run_prepare(
         paths,
         out,
-        options={"tokenizer.path": tokenizer and str(tokenizer), "tokenizer.vocab_size": vocab_size},
+        options={
+            "tokenizer.path": tokenizer and str(tokenizer),
+            "tokenizer.kind": tokenizer_kind,
+            "tokenizer.vocab_size": vocab_size,
+        },
         settings=tuple(settings or ()),
         overwrite=overwrite,
     )

@@ -48,6 +48,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     steps: int | None = None,
     strategy: str | None = None,
     tokenizer: str | Path | None = None,
+    tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
     seed: int | None = None,
     settings: Sequence[str] = (),
@@ -65,7 +66,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         minutes: Budget in minutes of training.
         steps: Budget in optimizer steps.
         strategy: Masking strategy.
-        tokenizer: Folder with a tokenizer.json; None trains one.
+        tokenizer: Folder with a tokenizer.json or vocab.txt, or such a file; None trains one.
+        tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
         vocab_size: Of the trained tokenizer; None sizes it to the corpus.
         seed: Of weights, order and masks.
         settings: `section.key=value` overrides.
@@ -86,6 +88,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         "training.seed": seed,
         "masking.strategy": strategy,
         "tokenizer.path": None if tokenizer is None else str(Path(tokenizer).resolve()),
+        "tokenizer.kind": tokenizer_kind,
         "tokenizer.vocab_size": vocab_size,
     }
     asked = recipe is not None or bool(settings) or any(value is not None for value in options.values())

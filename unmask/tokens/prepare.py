@@ -27,7 +27,8 @@ from unmask.tokens.manifest import MANIFEST, Manifest, Split
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import ShardWriter, TokenPiece
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
-from unmask.tokens.wordpiece import train_wordpiece
+from unmask.tokens.training import train_tokenizer
+from unmask.tokens.words import WordCensus
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,7 @@ def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Calla
                 notify("reading words for the tokenizer", num_bytes)
                 yield piece.text
 
-    trained = train_wordpiece(texts, vocab_size=settings.vocab_size, lowercase=settings.lowercase)
-    return Tokenizer(trained)
+    return train_tokenizer(texts, settings)
 
 
 class _SplitCounter:
@@ -166,6 +166,7 @@ def _write_shards(
     notify: Callable[[str, int], None],
 ) -> Manifest:
     num_bytes = documents = 0
+    census = WordCensus()
     with (
         ShardWriter(out, TRAIN, vocab_size=tokenizer.vocab_size) as train_writer,
         ShardWriter(out, VALIDATION, vocab_size=tokenizer.vocab_size) as validation_writer,
@@ -179,11 +180,18 @@ def _write_shards(
                 documents = piece.document + 1
                 if len(row.input_ids):
                     rows[held].append(row)
+                    census.add(row.word_starts)
                 else:
                     corpus.skipped["documents without tokens"] += 1
             train.write(rows[False])
             validation.write(rows[True])
             notify("tokenizing", num_bytes)
+    if census.without_words:
+        log.warning(
+            "%s of %s texts are a single word each, so masking by words would hide whole texts: use --strategy random",
+            f"{census.single_words:,}",
+            f"{census.texts:,}",
+        )
     parts = train.split(), validation.split()
     return Manifest(
         sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in corpus.all_sources()),

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from unmask.settings import Settings
+
+TokenizerKind = Literal["wordpiece", "bpe", "unigram", "char"]
 
 
 class TokenizerSettings(Settings):
     """Which tokenizer is used or trained.
 
     Attributes:
-        path: A folder with a `tokenizer.json`, or that file; None trains one on the corpus.
-        kind: What is trained.
-        vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus.
+        path: A folder with a `tokenizer.json` or a `vocab.txt`, or such a file; None trains one on the corpus.
+        kind: What is trained: WordPiece, byte-level BPE, Unigram, or a token for each character.
+        vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus. For
+            characters it is the most there may be, and None takes all characters of the corpus.
         lowercase: Whether the trained tokenizer folds case.
+        add_prefix_space: For `bpe` only: whether a text's first word is spelled as if a space stood before it; None
+            is no, as in RoBERTa.
     """
 
     path: str | None = None
-    kind: Literal["wordpiece"] = "wordpiece"
+    kind: TokenizerKind = "wordpiece"
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
     lowercase: bool = False
+    add_prefix_space: bool | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> TokenizerSettings:
-        if self.path is not None and (self.vocab_size is not None or self.lowercase):
-            raise ValueError("vocab_size and lowercase are of a tokenizer that is trained, but path names one")
+    def _check(self) -> Self:
+        if self.path is not None:
+            self._check_path()
+        if self.add_prefix_space is not None and self.kind != "bpe":
+            raise ValueError(f"add_prefix_space is for kind bpe, not {self.kind}; leave it out, or take kind bpe")
         return self
+
+    def _check_path(self) -> None:
+        fields = type(self).model_fields
+        changed = [name for name in fields if name != "path" and getattr(self, name) != fields[name].default]
+        if changed:
+            raise ValueError(f"{' and '.join(changed)} is of a tokenizer that is trained, but path names one")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,9 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
-from unmask.tokens.words import WordStarts, word_starts_of
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The same roles as RoBERTa and its children spell them.
-_SPELLINGS = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """The ids of the special tokens that an encoder needs."""
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
+from unmask.tokens.special import SPELLINGS, find_special_ids
+from unmask.tokens.vocab_txt import read_vocab_txt
+from unmask.tokens.words import WordStarts
 
 
 @dataclass(frozen=True)
@@ -63,15 +44,21 @@ class Tokenizer:
         vocab_size: Number of ids; the largest id plus one.
         ordinary: [vocab_size], bool: ids that text consists of. Only these are ever masked or drawn as random
             replacements; special and unknown tokens and gaps in the ids are not.
-        token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id stands for, without the
-            continuation mark; 0 for special tokens.
+        token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id stands for, without marks: the space
+            in front of a word is not counted for any family, so that bits per byte compare between them. White
+            space that is spelled out (a line break, a character tokenizer's space) is. An id for part of a
+            character has that part's bytes; special tokens and a lone mark have none.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, special_names: Mapping[str, str] | None = None) -> None:
         """Wraps a `tokenizers.Tokenizer`.
 
+        Args:
+            backend: The tokenizer.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones.
+
         Raises:
-            TokenizerError: A special token is missing, or the kind of model is not supported.
+            TokenizerError: A special token is missing.
         """
         # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
         # released tokenizers have, would silently cut the corpus.
@@ -79,8 +66,8 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.special = _find_special_ids(backend)
-        self.word_starts: WordStarts = word_starts_of(backend)
+        self.special = find_special_ids(backend, special_names or {})
+        self.word_starts = WordStarts(backend)
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values()) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -90,7 +77,7 @@ class Tokenizer:
         for token, id_ in vocab.items():
             if id_ not in specials:
                 self.ordinary[id_] = True
-                self.token_bytes[id_] = len(self.word_starts.text_of(token).encode())
+                self.token_bytes[id_] = self.word_starts.num_bytes(token)
 
     @property
     def fingerprint(self) -> str:
@@ -147,6 +134,10 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             **names,
         }
+        added = self.backend.get_added_tokens_decoder()
+        config["added_tokens_decoder"] = {str(id_): _plain(added[id_]) for id_ in sorted(added)}
+        if (prefix_space := _prefix_space(self.backend)) is not None:
+            config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
         self.backend.save(str(folder / "tokenizer.json"))
         for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -156,36 +147,68 @@ class Tokenizer:
         return Encoded(input_ids, self.word_starts.of_ids(input_ids))
 
 
+def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:
+    flags = ("lstrip", "normalized", "rstrip", "single_word", "special")
+    return {"content": token.content, **{flag: getattr(token, flag) for flag in flags}}
+
+
+def _prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
+    """Whether a byte-level pre-tokenizer puts a space before texts; None where that is no question."""
+    part = json.loads(backend.to_str())["pre_tokenizer"] or {}
+    return part.get("add_prefix_space")
+
+
 def load_tokenizer(source: Path) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-        source: A `tokenizer.json`, or a folder that holds one (a transformers folder does).
+        source: A `tokenizer.json` or BERT's `vocab.txt`, or a folder that holds one (a transformers folder does).
 
     Raises:
         TokenizerError: There is none, it is damaged, or it lacks what an encoder needs.
     """
-    file = source / "tokenizer.json" if source.is_dir() else source
+    file = source
+    if source.is_dir():
+        file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
     if not file.is_file():
-        raise TokenizerError(f"{source}: there is no tokenizer.json; give a folder that holds one, or that file")
+        raise TokenizerError(
+            f"{source}: there is no tokenizer.json and no vocab.txt; give a folder that holds one, or that file"
+        )
+    config = _read_config(file.parent)
+    if file.suffix == ".txt":
+        backend = read_vocab_txt(file, lowercase=config.get("do_lower_case"))
+    else:
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exceptions
+            raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
     try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exceptions
-        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
-    return Tokenizer(backend)
+        return Tokenizer(backend, _names_of_roles(config))
+    except TokenizerError as error:
+        raise TokenizerError(f"{file}: {error}") from error
 
 
-def _find_special_ids(backend: tokenizers.Tokenizer) -> SpecialIds:
-    found: dict[str, int] = {}
-    for role, spellings in _SPELLINGS.items():
-        ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
-        if not ids:
-            raise TokenizerError(
-                f"the tokenizer has no {role} token ({' or '.join(spellings)}); an encoder needs one: add it with "
-                f'tokenizer.add_special_tokens(["{spellings[0]}"]) and save the tokenizer again'
-            )
-        found[role] = ids[0]
-    return SpecialIds(**found)
+def _read_config(folder: Path) -> dict[str, Any]:
+    """What transformers wrote beside a tokenizer, where it did."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that a configuration names, as strings or as tables with a `content`."""
+    found = {}
+    for role in SPELLINGS:
+        token = config.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[role] = token
+    return found
 
 
 def as_tokenizer(source: Any) -> Tokenizer:
@@ -205,8 +228,8 @@ def as_tokenizer(source: Any) -> Tokenizer:
         return load_tokenizer(Path(source))
     backend = getattr(source, "backend_tokenizer", None)
     if isinstance(backend, tokenizers.Tokenizer):
-        return Tokenizer(backend)
+        return Tokenizer(backend, _names_of_roles(source.special_tokens_map))
     raise TokenizerError(
         f"{type(source).__name__} is not a tokenizer that can be used: give a tokenizers.Tokenizer, a transformers "
-        "fast tokenizer, or a folder that holds a tokenizer.json"
+        "fast tokenizer, or a folder with a tokenizer.json or a vocab.txt"
     )

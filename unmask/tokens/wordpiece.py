@@ -8,41 +8,19 @@ Here the letters are counted first and handed to the trainer in a fixed order, w
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.errors import TokenizerError
-from unmask.tokens.tokenizer import SPECIAL_TOKENS
+from unmask.tokens.letters import Texts, count_letters, default_vocab_size
+from unmask.tokens.special import SPECIAL_TOKENS, with_special_tokens
 
-COVERED = 0.9995
 _TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece gives up on, and that would take the trainer hours
 PREFIX = "##"
 
 
-def default_vocab_size(num_bytes: int) -> int:
-    """A vocabulary that fits the corpus: 8,192 entries at 10 MB, growing with the power 0.45, a multiple of 64.
-
-    A rare entry is seen too seldom to be learned: with this rule the average entry stands some hundred times in a
-    megabyte of text and some thousand times in 100 MB. At least 512 and at most 32,768 entries.
-    """
-    size = 8192 * (num_bytes / 10e6) ** 0.45
-    return min(max(round(size / 64) * 64, 512), 32_768)
-
-
-def train_wordpiece(
-    texts: Callable[[], Iterable[str]], *, vocab_size: int | None = None, lowercase: bool = False
-) -> Tokenizer:
+def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
     Args:
@@ -64,18 +42,16 @@ def train_wordpiece(
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    counts, num_bytes = _count_letters(tokenizer, texts())
-    ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
-    covering = _covering(ranked, counts)
-    needed = len(SPECIAL_TOKENS) + len(_alphabet(tokenizer, covering))
+    letters = count_letters(tokenizer.normalizer, texts())
+    needed = len(SPECIAL_TOKENS) + len(_alphabet(tokenizer, letters.ranked[: letters.needed]))
     if vocab_size is None:
-        vocab_size = max(default_vocab_size(num_bytes), needed * 3 // 2)
+        vocab_size = max(default_vocab_size(letters.num_bytes), needed * 3 // 2)
     if needed > vocab_size:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the letters of this text, at the beginning of words and within "
             f"them; give at least --vocab-size {needed + 64}"
         )
-    alphabet = _alphabet(tokenizer, ranked[: max(len(covering), vocab_size * 3 // 8)])
+    alphabet = _alphabet(tokenizer, letters.ranked[: max(letters.needed, vocab_size * 3 // 8)])
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *alphabet],
@@ -87,28 +63,7 @@ def train_wordpiece(
     return _finished(tokenizer)
 
 
-def _count_letters(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], int]:
-    counts: Counter[str] = Counter()
-    num_bytes = 0
-    for text in texts:
-        num_bytes += len(text.encode())
-        counts.update(tokenizer.normalizer.normalize_str(text))
-    for letter in [letter for letter in counts if letter.isspace()]:
-        del counts[letter]
-    return counts, num_bytes
-
-
-def _covering(ranked: list[str], counts: Counter[str]) -> list[str]:
-    """The most frequent letters, up to a share of the text that leaves hardly a word unknown."""
-    total, gone = counts.total(), 0
-    for number, letter in enumerate(ranked):
-        if gone >= COVERED * total:
-            return ranked[:number]
-        gone += counts[letter]
-    return ranked
-
-
-def _alphabet(tokenizer: Tokenizer, letters: list[str]) -> list[str]:
+def _alphabet(tokenizer: Tokenizer, letters: Sequence[str]) -> list[str]:
     """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""
     inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
     return sorted(letters) + sorted(PREFIX + letter for letter in inside)
@@ -122,10 +77,4 @@ def _finished(trained: Tokenizer) -> Tokenizer:
     tokenizer.normalizer = trained.normalizer
     tokenizer.pre_tokenizer = trained.pre_tokenizer
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
-    )
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    return tokenizer
+    return with_special_tokens(tokenizer, mask_takes_space=False)

@@ -37,3 +37,7 @@ class RunError(UnmaskError):
 
 class DivergedError(UnmaskError):
     """Training produced a loss that is not a finite number."""
+
+
+class MemoryFullError(UnmaskError):
+    """Not even the smallest part of a training step fits into memory."""

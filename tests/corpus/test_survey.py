@@ -102,3 +102,19 @@ def test_a_small_share_of_few_documents_is_never_nothing(tmp_path: Path, seed: i
 def test_equal_documents_do_not_empty_the_held_out_side(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "\n\n".join(["the same text"] * 6 + ["another text"]))
     assert {held for _, held in Corpus([path], CorpusSettings()).pieces()} == {True, False}
+
+
+def test_the_end_of_the_text_is_held_out_when_asked(tmp_path: Path) -> None:
+    text = make_text(400).replace("\n\n", "\n")
+    path = write(tmp_path / "a.txt", text)
+    corpus = Corpus([path], CorpusSettings(documents="file", holdout=0.1, holdout_from="end"))
+    assert "held out: the end of the text, 10.0%" in corpus.plan.describe()
+    for _ in range(2):  # a corpus is gone through as often as somebody needs
+        marked = list(corpus.pieces())
+        train, held = ("".join(p.text for p, side in marked if side is wanted) for wanted in (False, True))
+        assert train + held == text.rstrip("\n")
+        assert len(train) == len(train + held) - round(0.1 * len(train + held))
+        for piece, _ in marked:
+            assert (train + held).encode()[piece.offset :].startswith(piece.text.encode())
+    with pytest.raises(CorpusError, match="too little text to hold its end out"):
+        list(Corpus([write(tmp_path / "b.txt", "abc")], CorpusSettings(holdout_from="end")).pieces())

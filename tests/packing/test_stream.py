@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import asdict
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -156,3 +158,39 @@ def test_the_last_batches_of_an_epoch_are_about_equal(store: TokenStore, tokeniz
     sizes = [len(batch.rows.input_ids) for batch in epoch_of(stream, 0, 32)]
     assert sum(sizes) % 32 != 0
     assert max(sizes) - min(sizes) <= 1 or min(sizes) > 16
+
+
+def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
+    stream = RowStream(store, tokenizer, length=64, seed=3)
+    cursor, found, lengths = Cursor(), Counter[int](), []
+    places = {0: 16, 4: 24, 9: 64}
+    length = 0
+    number = 0
+    while cursor.epoch == 0:
+        length = places.get(number, length)
+        batch = stream.batch(cursor, 6, length)
+        assert batch.rows.shape[1] == length
+        again = RowStream(store, tokenizer, length=64, seed=3).batch(cursor, 6, length)
+        assert torch.equal(again.rows.input_ids, batch.rows.input_ids), "a place gives the same rows to a new stream"
+        assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
+        found.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
+        lengths.append(length)
+        cursor = batch.cursor
+        number += 1
+    assert set(lengths) == {16, 24, 64}
+    assert lengths.count(64) > 3
+    for special in tokenizer.special.around:
+        del found[special]
+    ids = Counter(int(i) for piece in range(len(store)) for i in store.read(piece, 0, int(store.lengths[piece]))[0])
+    assert found == ids
+    assert cursor.lengths == ((0, 64),), "the next window begins with the length of the last"
+
+
+def test_documents_cut_for_short_rows_are_whole_again_in_long_ones(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=128, seed=0)
+    short = stream.batch(Cursor(), 1, 12)
+    batch = stream.batch(short.cursor, 10**6, 128)
+    whole = {tuple(store.read(i, 0, int(store.lengths[i]))[0].tolist()) for i in range(len(store))}
+    found = [tuple(segment[1:-1]) in whole for segment in segments(batch.rows)]
+    assert sum(found) >= len(found) - 3, "all but what the one short row took from"

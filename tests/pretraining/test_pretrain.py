@@ -71,7 +71,8 @@ def test_metrics_tell_the_story(run: unmask.Run) -> None:
     assert held[0]["step"] == 0
     assert held[-1]["step"] == 150
     assert held[-1]["validation_loss"] == run.summary["validation_loss"]
-    assert len(held) == 11
+    assert len(held) == 12, "before, ten times, and on more tokens at the end"
+    assert [line["final"] for line in held] == [False] * 11 + [True]
     assert held[0]["validation_loss"] > held[-1]["validation_loss"]
     share = [line["predicted_share"] for line in lines if line["kind"] == "train"]
     assert share[0] == pytest.approx(0.3, abs=0.03), "the packaged recipe begins with 30 %"

@@ -59,7 +59,9 @@ def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Pat
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({e: i for i, e in enumerate(entries)}, "<oov>"))
     backend.add_special_tokens(entries[:5])
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: the tokenizer has no unk token \(\[UNK\] or <unk>\)"):
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.json: the tokenizer has no mask token \(\[MASK\] or <mask>\)"
+    ):
         load_tokenizer(tmp_path)
     roles = {"unk_token": "<oov>", "cls_token": {"content": "<begin>"}, "sep_token": "<end>", "mask_token": "<hidden>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(roles))

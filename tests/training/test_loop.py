@@ -15,11 +15,11 @@ from unmask.model.initialise import initialise
 from unmask.packing.stream import Cursor, RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.budget import Budget
+from unmask.training.budget import Budget, Spent
 from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from unmask.training.loop import train
 from unmask.training.optimizer import Optimizer
-from unmask.training.schedule import learning_rate_scale
+from unmask.training.schedule import Cosine, Linear, Noam, WarmupStableDecay
 from unmask.training.settings import AdamWSettings, TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import training_step
@@ -49,16 +49,35 @@ def masker(tokenizer: Tokenizer) -> Masker:
 
 
 def test_the_learning_rate_rises_stays_and_falls() -> None:
-    scales = [learning_rate_scale(p, warmup=0.1, decay=0.4) for p in (0.0, 0.05, 0.1, 0.5, 0.6, 0.7, 1.0)]
+    schedule = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.1, decay=0.4)
+    scales = [schedule.at(p, 0) for p in (0.0, 0.05, 0.1, 0.5, 0.6, 0.7, 1.0)]
     assert scales == pytest.approx([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0])
-    assert learning_rate_scale(0.0, warmup=0.0, decay=0.0) == 1.0
-    assert learning_rate_scale(1.0, warmup=0.0, decay=0.0) == 1.0
+    constant = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.0, decay=0.0)
+    assert constant.at(0.0, 0) == constant.at(1.0, 0) == 1.0
+
+
+def test_other_schedules_of_the_learning_rate() -> None:
+    places = (0.0, 0.1, 0.2, 0.6, 1.0)
+    linear, cosine = Linear(kind="linear", warmup=0.2), Cosine(kind="cosine", warmup=0.2)
+    assert [linear.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
+    assert [cosine.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
+    assert cosine.at(0.4, 0) == pytest.approx(0.5 + 0.5 * 2**-0.5)
+    assert Linear(kind="linear", warmup=1.0).at(0.99, 0) == 0.99
+
+
+def test_noam_is_the_formula_of_the_paper() -> None:
+    hidden_size, warmup = 128, 2000
+    noam, peak = Noam(kind="noam", warmup_steps=warmup), (hidden_size * warmup) ** -0.5
+    for step in (1, 700, 2000, 9000):
+        paper = hidden_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert peak * noam.at(0.3, step) == pytest.approx(paper)
 
 
 def test_budgets() -> None:
-    assert Budget(steps=10, seconds=None).progress(step=4, seconds=1e9) == 0.4
-    assert Budget(steps=None, seconds=60).progress(step=10**9, seconds=30) == 0.5
-    assert Budget(steps=None, seconds=60).progress(step=0, seconds=90) == 1.0
+    assert Budget(steps=10).progress(Spent(4, 10**9, 1e9)) == 0.4
+    assert Budget(seconds=60).progress(Spent(10**9, 10**9, 30)) == 0.5
+    assert Budget(seconds=60).progress(Spent(0, 0, 90)) == 1.0
+    assert Budget(tokens=1000).progress(Spent(10**9, 250, 1e9)) == 0.25
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -230,7 +249,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 
 def test_every_parameter_is_trained(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     for optimizer in ("muon", "adamw"):
-        settings = settings_of(steps=2, warmup=0.0, decay=0.0, optimizer={"kind": optimizer})
+        settings = settings_of(steps=2, schedule={"warmup": 0.0, "decay": 0.0}, optimizer={"kind": optimizer})
         state = new_state(make_model, settings)
         before = {name: p.detach().clone() for name, p in state.model.named_parameters()}
         for _ in train(state, stream, masker, settings):
@@ -241,14 +260,18 @@ def test_every_parameter_is_trained(make_model: MakeModel, stream: RowStream, ma
 
 def test_settings_that_make_no_sense() -> None:
     for change, message in (
-        ({"minutes": 1.0}, "either steps or minutes"),
-        ({"steps": None}, "either steps or minutes"),
+        ({"minutes": 1.0}, "one of steps, tokens and minutes"),
+        ({"steps": None}, "one of steps, tokens and minutes"),
         ({"batch_tokens": 16}, "less than one row"),
-        ({"warmup": 0.7, "decay": 0.7}, "more than the whole budget"),
+        ({"micro_batch_tokens": 16}, "micro_batch_tokens 16 is less than one row"),
+        ({"length_schedule": {"places": [0.0, 0.5], "lengths": [16]}}, "2 places but 1 lengths"),
+        ({"length_schedule": {"places": [0.2], "lengths": [16]}}, "places must begin with 0 and rise"),
+        ({"length_schedule": {"places": [0.0], "lengths": [64]}}, "go beyond sequence_length 32"),
+        ({"schedule": {"warmup": 0.7, "decay": 0.7}}, "more than the whole budget"),
     ):
         with pytest.raises(ValueError, match=message):
             settings_of(**change)
-    assert settings_of(optimizer=AdamWSettings(kind="adamw")).num_rows == 8
+    assert settings_of(optimizer=AdamWSettings(kind="adamw")).length_at(0.5) == 32
 
 
 def test_the_only_checkpoint_is_never_taken_away(

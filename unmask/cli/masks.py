@@ -35,7 +35,8 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
         out.print("no --tokenizer: one of 4,096 entries was trained on Tiny Shakespeare and this text\n", style="dim")
     else:
         ready = load_tokenizer(tokenizer)
-    ids = [ready.special.cls, *ready.encode_corpus([text])[0].input_ids.tolist(), ready.special.sep]
+    cls, sep = ([] if id_ is None else [id_] for id_ in (ready.special.cls, ready.special.sep))
+    ids = [*cls, *ready.encode_corpus([text])[0].input_ids.tolist(), *sep]
     shown = []
     for name in [strategy] if strategy is not None else list(STRATEGIES):
         masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.pretraining.predictions import Line
 from unmask.pretraining.pretrain import Run
 from unmask.training.loop import StepReport
 
@@ -95,6 +98,18 @@ class ConsoleReporter:
             f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
             f"{result.bits_per_byte:.3f} bits per byte"
         )
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Prints the lines, what is predicted right in green and what is wrong in red."""
+        for line in lines:
+            text = Text("          ")
+            for token in line:
+                if token.predicted is None:
+                    text.append(" " * token.space_before + token.token, style="dim")
+                else:
+                    style = "bold green" if token.predicted == token.token else "bold red"
+                    text.append(" " * token.space_before + token.predicted, style=style)
+            self.console.print(text, soft_wrap=True)
 
     def _begin_task(self, what: str) -> None:
         if what == self._what:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Corpus:
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
         self.overlap = 0
+        self._num_chars: int | None = None  # of the whole text, counted where its end is held out
 
     @property
     def num_bytes(self) -> int | None:
@@ -61,10 +63,29 @@ class Corpus:
         if plan.holdout_unit == "file":
             yield from self._with_files()
             return
+        if plan.holdout_unit == "end":
+            yield from self._with_end()
+            return
         for piece in self._read(self.sources):
             if plan.holdout_unit == "part" or piece.offset == 0:
                 held = plan.holds_out(piece.text)
             yield piece, held
+
+    def _with_end(self) -> Iterator[tuple[TextPiece, bool]]:
+        """The text up to a character, and what stands behind it."""
+        if self._num_chars is None:
+            self._num_chars = sum(len(piece.text) for piece in self._read(self.sources))
+            self.skipped.clear()
+        left = self._num_chars - round(self._num_chars * self.plan.threshold)
+        if not 0 < left < self._num_chars:
+            raise CorpusError("too little text to hold its end out for validation; give more")
+        for piece in self._read(self.sources):
+            before, behind = piece.text[: max(left, 0)], piece.text[max(left, 0) :]
+            left -= len(piece.text)
+            if before:
+                yield replace(piece, text=before, last=piece.last and not behind), False
+            if behind:
+                yield replace(piece, text=behind, offset=piece.offset + len(before.encode())), True
 
     def _with_files(self) -> Iterator[tuple[TextPiece, bool]]:
         """Training text, then the files that are held out, numbered on."""

@@ -40,6 +40,8 @@ class CorpusSettings(Settings):
         bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
             passed over (`skip`) and counted.
         holdout: Expected share of the text that is held out, in (0, 0.5].
+        holdout_from: What is held out: texts by their `hash`, which stay held out when the corpus grows and never
+            stand on both sides; or the `end` of the text, as in experiments with a fixed corpus.
         validation: Files that are held out instead.
         cleaning: What is changed or left out.
     """
@@ -48,5 +50,6 @@ class CorpusSettings(Settings):
     column: str | int | None = None
     bad_input: Literal["error", "skip"] = "error"
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
+    holdout_from: Literal["hash", "end"] = "hash"
     validation: tuple[str, ...] = ()
     cleaning: CleaningSettings = CleaningSettings()

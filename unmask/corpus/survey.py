@@ -35,8 +35,8 @@ class Plan:
         unit: What a document is in text files.
         column: Where the text of tables stands; None where there are none.
         reason: Why, in words.
-        holdout_unit: Whether whole documents are held out or, where there are few, parts of them, files of their
-            own, or nothing.
+        holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or the end of the
+            text, files of their own, or nothing.
         threshold: A document or part is held out if its hash, in [0, 1), is below this.
         piece_chars: Longest piece that is read at once, in characters.
     """
@@ -44,7 +44,7 @@ class Plan:
     unit: DocumentUnit
     column: str | None
     reason: str
-    holdout_unit: Literal["document", "part", "file", "nothing"]
+    holdout_unit: Literal["document", "part", "end", "file", "nothing"]
     threshold: float
     piece_chars: int
 
@@ -53,6 +53,7 @@ class Plan:
         held = {
             "document": f"whole documents, {self.threshold:.1%}",
             "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
+            "end": f"the end of the text, {self.threshold:.1%}",
             "file": "files of their own",
             "nothing": "nothing",
         }
@@ -96,6 +97,8 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
         return Plan(unit, column, reason, "nothing", 0.0, PIECE_CHARS)
     if settings.validation:
         return Plan(unit, column, reason, "file", 0.0, PIECE_CHARS)
+    if settings.holdout_from == "end":
+        return Plan(unit, column, reason, "end", settings.holdout, PIECE_CHARS)
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
     hashes = list(islice(begins, MANY_DOCUMENTS))
     if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:

@@ -75,7 +75,7 @@ class HeldOutSet:
     ) -> None:
         self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
-        masker = Masker(_fixed_masking(rate), tokenizer, seed=SEED)
+        masker = fixed_masker(tokenizer, rate)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.num_tokens = 0
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
@@ -142,14 +142,16 @@ def _mean_and_error(losses_N: Tensor, segments_N: Tensor) -> tuple[float, float]
     return float(mean), float(variance.sqrt())
 
 
-def _fixed_masking(rate: float) -> MaskingSettings:
-    return MaskingSettings(
+def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:
+    """A masker that is the same for every run: tokens at random, all of them hidden."""
+    settings = MaskingSettings(
         units=TokenUnits(),
         weights=UniformWeights(),
         rate=rate,
         replacement=Replacement(shares=(1.0, 0.0, 0.0)),
         static=True,
     )
+    return Masker(settings, tokenizer, seed=SEED)
 
 
 def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:

@@ -47,6 +47,10 @@ class MaskedRows:
     labels: Tensor
     attention_mask: Tensor
 
+    def part(self, begin: int, end: int) -> MaskedRows:
+        """Rows `begin` to `end`, without a copy."""
+        return MaskedRows(*(self[name][begin:end] for name in self.keys()))
+
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
         return iter(("input_ids", "labels", "attention_mask"))

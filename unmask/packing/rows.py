@@ -41,6 +41,10 @@ class Rows:
         """The same rows on another device."""
         return Rows(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
+    def part(self, begin: int, end: int) -> Rows:
+        """Rows `begin` to `end`, without a copy."""
+        return Rows(*(getattr(self, field.name)[begin:end] for field in fields(self)))
+
     @property
     def shape(self) -> tuple[int, int]:
         """(B, S)."""

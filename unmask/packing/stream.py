@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 1 << 20
-NUM_SPECIAL = 2  # [CLS] before and [SEP] behind each segment
 _ORDER, _SHUFFLE = 1, 2
 
 
@@ -35,11 +34,31 @@ class Cursor:
         epoch: How often the corpus has been gone through.
         window: Number of the window in the epoch.
         row: Number of the next row in the window.
+        lengths: Lengths of this window's rows, as (first row, length); more than one where the length was changed
+            within the window.
     """
 
     epoch: int = 0
     window: int = 0
     row: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_plain(cls, content: dict[str, Any]) -> Cursor:
+        """Takes back what `dataclasses.asdict` and JSON made of one.
+
+        Raises:
+            TypeError: It is something else.
+        """
+        lengths = tuple((int(row), int(length)) for row, length in content["lengths"])
+        return cls(**{**content, "lengths": lengths})
+
+    def with_length(self, length: int) -> Cursor:
+        """The same place, with rows of this length from here on."""
+        earlier = tuple(entry for entry in self.lengths if entry[0] < self.row)
+        if earlier and earlier[-1][1] == length:
+            return replace(self, lengths=earlier)
+        return replace(self, lengths=(*earlier, (self.row, length)))
 
 
 class Batch(NamedTuple):
@@ -64,7 +83,7 @@ class RowStream:
     Args:
         store: The tokens.
         tokenizer: For the special tokens and for which tokens may be masked.
-        length: Positions of a row.
+        length: Positions of a row, unless a batch asks for others.
         seed: Of the order.
         shuffle: False keeps the order of the corpus, for evaluation.
     """
@@ -72,8 +91,9 @@ class RowStream:
     def __init__(
         self, store: TokenStore, tokenizer: Tokenizer, *, length: int, seed: int, shuffle: bool = True
     ) -> None:
-        if length <= NUM_SPECIAL:
-            raise DataError(f"rows of {length} positions have no room for text beside {NUM_SPECIAL} special tokens")
+        self._overhead = len(tokenizer.special.around)
+        if length <= self._overhead:
+            raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
         self.store = store
         self.tokenizer = tokenizer
         self.length = length
@@ -81,37 +101,53 @@ class RowStream:
         self.shuffle = shuffle
         self._key_of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
         self._epoch: tuple[int, list[NDArray[np.int64]]] | None = None
-        self._window: tuple[tuple[int, int], list[list[Fragment]]] | None = None
+        self._window: tuple[Cursor, list[list[Fragment]]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[Batch]:
         """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
 
         Args:
             cursor: Where to begin.
-            num_rows: Rows of a batch. Where they do not divide the epoch's last window, its batches have fewer,
-                but about equally many: a step on a few rows would move the weights as far as one on many.
+            num_rows: Rows of a batch; see `batch`.
         """
         while True:
-            epoch = cursor.epoch
-            rows: list[list[Fragment]] = []
-            wanted = num_rows
-            if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
-                left = len(self._rows_of(cursor)) - cursor.row
-                wanted = math.ceil(left / math.ceil(left / num_rows))
-            while len(rows) < wanted and cursor.epoch == epoch:
-                window = self._rows_of(cursor)
-                taken = window[cursor.row : cursor.row + wanted - len(rows)]
-                rows += taken
-                cursor = self._advance(cursor, len(taken), len(window))
-            num_tokens = sum(fragment.length for row in rows for fragment in row)
-            yield Batch(self.assemble(rows), epoch, num_tokens, cursor)
+            batch = self.batch(cursor, num_rows)
+            cursor = batch.cursor
+            yield batch
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> Batch:
+        """The batch at a place.
+
+        Args:
+            cursor: The place.
+            num_rows: Rows of the batch. Where they do not divide the epoch's last window, its batches have fewer,
+                but about equally many: a step on a few rows would move the weights as far as one on many.
+            length: Positions of its rows. Where it changes within a window, what is left of the window is packed
+                anew; nothing is lost or repeated.
+        """
+        length = length or self.length
+        cursor = cursor.with_length(length)
+        epoch = cursor.epoch
+        rows: list[list[Fragment]] = []
+        wanted = num_rows
+        if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
+            left = len(self._rows_of(cursor)) - cursor.row
+            wanted = math.ceil(left / math.ceil(left / num_rows))
+        while len(rows) < wanted and cursor.epoch == epoch:
+            window = self._rows_of(cursor)
+            taken = window[cursor.row : cursor.row + wanted - len(rows)]
+            rows += taken
+            cursor = self._advance(cursor, len(taken), len(window))
+        num_tokens = sum(fragment.length for row in rows for fragment in row)
+        return Batch(self.assemble(rows, length), epoch, num_tokens, cursor)
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:
             return replace(cursor, row=cursor.row + taken)
+        length = cursor.lengths[-1][1]
         if cursor.window + 1 < len(self._windows(cursor.epoch)):
-            return Cursor(cursor.epoch, cursor.window + 1, 0)
-        return Cursor(cursor.epoch + 1, 0, 0)
+            return Cursor(cursor.epoch, cursor.window + 1, 0, ((0, length),))
+        return Cursor(cursor.epoch + 1, 0, 0, ((0, length),))
 
     def _windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """The pieces of each window of an epoch."""
@@ -125,39 +161,55 @@ class RowStream:
 
     def _rows_of(self, cursor: Cursor) -> list[list[Fragment]]:
         """The packed rows of a window."""
-        place = cursor.epoch, cursor.window
+        place = replace(cursor, row=0)
         if self._window is None or self._window[0] != place:
             pieces = self._windows(cursor.epoch)[cursor.window]
-            packed = pack_pieces(self.store.lengths[pieces], row_length=self.length, overhead=NUM_SPECIAL)
-            if self.shuffle:
-                packed = [packed[i] for i in permutation(len(packed), _SHUFFLE, self.seed, *place)]
-            self._window = place, [[f._replace(piece=int(pieces[f.piece])) for f in row] for row in packed]
+            left = [Fragment(int(piece), 0, int(self.store.lengths[piece])) for piece in pieces]
+            rows: list[list[Fragment]] = []
+            for begin, length in cursor.lengths:
+                if begin:
+                    left = _joined(rows[begin:])
+                rows = rows[:begin] + self._pack(left, length, (cursor.epoch, cursor.window, begin))
+            self._window = place, rows
         return self._window[1]
 
-    def assemble(self, rows: list[list[Fragment]]) -> Rows:
-        """Fetches the tokens of some rows.
+    def _pack(self, fragments: list[Fragment], length: int, place: tuple[int, int, int]) -> list[list[Fragment]]:
+        lengths = np.fromiter((f.length for f in fragments), dtype=np.int64, count=len(fragments))
+        packed = pack_pieces(lengths, row_length=length, overhead=self._overhead)
+        if self.shuffle:
+            packed = [packed[i] for i in permutation(len(packed), _SHUFFLE, self.seed, *place)]
+        return [
+            [Fragment(fragments[f.piece].piece, fragments[f.piece].start + f.start, f.length) for f in row]
+            for row in packed
+        ]
+
+    def assemble(self, rows: list[list[Fragment]], length: int) -> Rows:
+        """Fetches the tokens of some rows of this length.
 
         Returns:
             The batch; see `Rows` for a drawing.
         """
-        shape = len(rows), self.length
+        shape = len(rows), length
         special = self.tokenizer.special
         input_ids = np.full(shape, special.pad, dtype=np.int64)
         segment_ids = np.full(shape, -1, dtype=np.int32)
         position_ids = np.zeros(shape, dtype=np.int64)
         word_starts = np.zeros(shape, dtype=bool)
         keys = np.zeros(shape, dtype=np.int64)
-        positions = np.arange(self.length)
+        positions = np.arange(length)
         for r, fragments in enumerate(rows):
             begin = 0
-            for number, (piece, start, length) in enumerate(fragments):
-                end = begin + length + NUM_SPECIAL
-                ids, starts = self.store.read(piece, start, length)
-                input_ids[r, begin] = special.cls
-                input_ids[r, begin + 1 : end - 1] = ids
-                input_ids[r, end - 1] = special.sep
-                word_starts[r, begin + 1 : end - 1] = starts
-                word_starts[r, begin + 1] = True  # a long piece may be cut within a word
+            for number, (piece, start, size) in enumerate(fragments):
+                end = begin + size + self._overhead
+                first = begin + (special.cls is not None)  # of the text
+                ids, starts = self.store.read(piece, start, size)
+                if special.cls is not None:
+                    input_ids[r, begin] = special.cls
+                input_ids[r, first : first + size] = ids
+                if special.sep is not None:
+                    input_ids[r, end - 1] = special.sep
+                word_starts[r, first : first + size] = starts
+                word_starts[r, first] = True  # a long piece may be cut within a word
                 segment_ids[r, begin:end] = number
                 position_ids[r, begin:end] = positions[: end - begin]
                 keys[r, begin:end] = self._key_of_piece[piece] ^ start
@@ -165,3 +217,15 @@ class RowStream:
         maskable = self.tokenizer.ordinary[input_ids]  # special, unknown and padding tokens are not ordinary
         arrays = (input_ids, segment_ids, position_ids, word_starts, maskable, mix(keys))
         return Rows(*(torch.from_numpy(array) for array in arrays))
+
+
+def _joined(rows: list[list[Fragment]]) -> list[Fragment]:
+    """The fragments of some rows in the order of the text, neighbours joined."""
+    joined: list[Fragment] = []
+    for fragment in sorted(fragment for row in rows for fragment in row):
+        last = joined[-1] if joined else None
+        if last is not None and last.piece == fragment.piece and last.start + last.length == fragment.start:
+            joined[-1] = last._replace(length=last.length + fragment.length)
+        else:
+            joined.append(fragment)
+    return joined

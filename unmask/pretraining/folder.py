@@ -5,6 +5,7 @@ sources.json     the files that the text comes from
 data/            prepared shards, unless the run was given a prepared folder
 checkpoints/     the latest states
 metrics.jsonl    a line every few steps and at every evaluation
+tensorboard/     the same for TensorBoard, where it is installed
 predictions.json what the model made of some held-out lines before training, and after it
 model/           the result: a transformers folder
 summary.json     figures of the result, written last
@@ -30,6 +31,7 @@ class RunFolder:
         self.data = root / "data"
         self.checkpoints = root / "checkpoints"
         self.metrics = root / "metrics.jsonl"
+        self.tensorboard = root / "tensorboard"
         self.predictions = root / "predictions.json"
         self.model = root / "model"
         self.summary = root / "summary.json"
@@ -47,7 +49,7 @@ class RunFolder:
             RunError: A file cannot be removed.
         """
         try:
-            for path in (self.data, self.checkpoints, self.model, *self.root.glob("*.partial")):
+            for path in (self.data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
                 if path.is_dir():
                     shutil.rmtree(path)
             for path in (self.summary, self.report, self.predictions, self.metrics, self.stdin, self.sources):

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from unmask.evaluation.held_out import HeldOutSet
+from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import predicted_positions
+from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
-NUM_LINES = 8
 LONGEST_LINE = 48  # tokens
 
 
@@ -21,14 +21,14 @@ class PredictedToken:
     """A token of a line.
 
     Attributes:
-        token: What the text says, without the mark of a continuation.
-        starts_word: Whether a word begins here.
+        token: What the text says, without marks.
+        space_before: Whether a space stands before it.
         predicted: What the model says, where the token was hidden; None elsewhere.
         probability: That the model gives to the right token, where it was hidden.
     """
 
     token: str
-    starts_word: bool = True
+    space_before: bool = True
     predicted: str | None = None
     probability: float | None = None
 
@@ -37,19 +37,22 @@ Line = list[PredictedToken]
 
 
 @torch.no_grad()
-def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -> list[Line]:
-    """Predictions for the first few segments of the validation rows, under their fixed masks.
+def predict_lines(
+    model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, *, most: int | None = None
+) -> list[Line]:
+    """Predictions for the segments of some rows, a line each.
 
     Args:
         model: Any state of the model; it is in evaluation mode meanwhile.
         tokenizer: Its tokenizer.
-        held_out: The rows and masks.
+        rows: The text.
+        masked: What is hidden of it.
+        most: How many lines at most.
 
     Returns:
-        At most `NUM_LINES` lines, each without its special tokens and cut at `LONGEST_LINE` tokens.
+        The lines in which something is hidden, each without its special tokens and cut at `LONGEST_LINE` tokens.
     """
     device = model.encoder.tokens.device
-    rows, masked = held_out.batches[0]
     positions = predicted_positions(masked.labels)
     was_training = model.training
     logits = model.eval()(
@@ -66,21 +69,25 @@ def predict_lines(model: MaskedLM, tokenizer: Tokenizer, held_out: HeldOutSet) -
 
     lines: list[Line] = []
     ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
-    starts = rows.word_starts.flatten().tolist()
     length = rows.shape[1]
     line: Line = []
     for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
         if place % length == 0 or segment != segments[place - 1]:
             _keep(lines, line)
             line = []
-        if len(lines) == NUM_LINES:
+        if len(lines) == most:
             return lines
-        if segment >= 0 and token_id not in (tokenizer.special.cls, tokenizer.special.sep):
+        if segment >= 0 and token_id not in tokenizer.special.around:
             predicted, chance = found.get(place, (None, None))
-            guess = None if predicted is None else tokenizer.text(predicted)
-            line.append(PredictedToken(tokenizer.text(token_id), starts[place], guess, chance))
+            guess = None if predicted is None else _shown(tokenizer.text(predicted))
+            shown = _shown(tokenizer.text(token_id))
+            line.append(PredictedToken(shown, tokenizer.space_before(token_id), guess, chance))
     _keep(lines, line)
     return lines
+
+
+def _shown(text: str) -> str:
+    return text.replace("\n", "⏎")
 
 
 def _keep(lines: list[Line], line: Line) -> None:
@@ -88,6 +95,14 @@ def _keep(lines: list[Line], line: Line) -> None:
     short = line[:LONGEST_LINE]
     if any(token.predicted is not None for token in short):
         lines.append(short)
+
+
+def plain_line(line: Line) -> str:
+    """A line as text, with what is predicted in brackets."""
+    return "".join(
+        f"{' ' if token.space_before else ''}{token.token if token.predicted is None else f'[{token.predicted}]'}"
+        for token in line
+    ).strip()
 
 
 def to_plain(lines: list[Line]) -> list[list[dict[str, Any]]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.pretraining.predictions import Line, plain_line
 from unmask.training.loop import StepReport
 
 log = logging.getLogger("unmask")
@@ -26,6 +28,9 @@ class Reporter(Protocol):
     def evaluation(self, step: int, result: HeldOut) -> None:
         """A held-out evaluation."""
 
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """What the model makes of the recipe's lines."""
+
 
 class LogReporter:
     """Writes notes and evaluations to the log `unmask`."""
@@ -43,3 +48,8 @@ class LogReporter:
     def evaluation(self, step: int, result: HeldOut) -> None:
         """Logs it."""
         log.info("step %d: held-out loss %.3f, accuracy %.3f", step, result.loss, result.accuracy)
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Logs them, with what is predicted in brackets."""
+        for line in lines:
+            log.info("step %d: %s", step, plain_line(line))

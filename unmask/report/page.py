@@ -31,6 +31,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .right { background: #d6f0dd; border-radius: 3px; padding: 0 .15rem; }
 .wrong { background: #fde2d8; border-radius: 3px; padding: 0 .15rem; }
 .hidden { background: #e6ecf5; border-radius: 3px; padding: 0 .15rem; }
+.remark { background: #fff4d6; border: 1px solid #f0dfae; border-radius: 8px; padding: .7rem .9rem; max-width: none; }
 code { font-family: ui-monospace, monospace; font-size: .85rem; overflow-wrap: anywhere; }
 """
 
@@ -41,7 +42,7 @@ class Token(Protocol):
     @property
     def token(self) -> str: ...  # noqa: D102
     @property
-    def starts_word(self) -> bool: ...  # noqa: D102
+    def space_before(self) -> bool: ...  # noqa: D102
     @property
     def predicted(self) -> str | None: ...  # noqa: D102
     @property
@@ -57,6 +58,7 @@ def write_report(
     metrics: Sequence[dict[str, Any]],
     before: Sequence[Sequence[Token]],
     after: Sequence[Sequence[Token]],
+    remark: str | None = None,
 ) -> None:
     """Writes the page. It needs nothing but itself: no script, no font, no picture from elsewhere.
 
@@ -68,6 +70,7 @@ def write_report(
         metrics: The lines of metrics.jsonl.
         before: Held-out lines with the predictions of the untrained model.
         after: The same lines with those of the trained one.
+        remark: What the reader must know of the result, if anything.
     """
     gain = summary["unigram_entropy"] - summary["validation_loss"]
     title = f"{summary['num_parameters'] / 1e6:.1f}M parameters, {recipe['masking']['strategy'] or 'own'} masking"
@@ -75,6 +78,7 @@ def write_report(
         f"<h1>unmask: {escape(title)}</h1>",
         f"<p class=soft>{escape(', '.join(Path(source['path']).name for source in manifest.sources))}</p>",
         _headline(summary, gain),
+        f"<p class=remark>{escape(remark[:1].upper() + remark[1:])}.</p>" if remark else "",
         "<h2>Curves</h2><div class=curves>",
         plots.loss_curve(metrics, summary["unigram_entropy"]),
         plots.accuracy_curve(metrics),
@@ -135,8 +139,8 @@ def _predicted(line: Sequence[Token]) -> str:
 
 
 def _spaced(line: Sequence[Token], parts: Sequence[str]) -> str:
-    """Spaces before words, none within them."""
-    return "".join(f" {part}" if token.starts_word else part for token, part in zip(line, parts, strict=True))
+    """Spaces where the tokens have them."""
+    return "".join(f" {part}" if token.space_before else part for token, part in zip(line, parts, strict=True))
 
 
 def _ledger(manifest: Manifest) -> str:

@@ -117,7 +117,7 @@ def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Calla
         nonlocal num_bytes
         num_bytes = 0
         for piece, held in corpus.pieces():
-            if not held:
+            if not held or settings.bare:
                 num_bytes += len(piece.text.encode())
                 notify("reading words for the tokenizer", num_bytes)
                 yield piece.text
@@ -152,7 +152,7 @@ class _SplitCounter:
             pieces=self.pieces,
             bytes=self.bytes,
             tokens=int(self.frequencies.sum()),
-            unknown_tokens=int(self.frequencies[self.unknown_id]),
+            unknown_tokens=0 if self.unknown_id is None else int(self.frequencies[self.unknown_id]),
             files=tuple(self.writer.files),
         )
 

@@ -22,6 +22,8 @@ class TokenizerSettings(Settings):
         lowercase: Whether the trained tokenizer folds case.
         add_prefix_space: For `bpe` only: whether a text's first word is spelled as if a space stood before it; None
             is no, as in RoBERTa.
+        bare: For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and
+            nothing else. Its characters are those of the whole corpus, held-out text included. None is no.
     """
 
     path: str | None = None
@@ -29,6 +31,7 @@ class TokenizerSettings(Settings):
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
     lowercase: bool = False
     add_prefix_space: bool | None = None
+    bare: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -36,6 +39,8 @@ class TokenizerSettings(Settings):
             self._check_path()
         if self.add_prefix_space is not None and self.kind != "bpe":
             raise ValueError(f"add_prefix_space is for kind bpe, not {self.kind}; leave it out, or take kind bpe")
+        if self.bare is not None and self.kind != "char":
+            raise ValueError(f"bare is for kind char, not {self.kind}; leave it out, or take kind char")
         return self
 
     def _check_path(self) -> None:

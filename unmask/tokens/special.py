@@ -11,6 +11,7 @@ from tokenizers import AddedToken, processors
 from unmask.errors import TokenizerError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BARE_TOKENS = ("[PAD]", "[MASK]")
 # The same roles as BERT, RoBERTa, XLNet and ESM spell them.
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
@@ -19,21 +20,27 @@ SPELLINGS = {
     "sep": ("[SEP]", "</s>", "<sep>", "<eos>"),
     "mask": ("[MASK]", "<mask>"),
 }
+_BARE_WITHOUT = ("unk", "cls", "sep")
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special tokens that an encoder needs."""
+    """The ids of the special tokens that an encoder needs. A bare tokenizer of characters has only pad and mask."""
 
     pad: int
-    unk: int
-    cls: int
-    sep: int
+    unk: int | None
+    cls: int | None
+    sep: int | None
     mask: int
+
+    @property
+    def around(self) -> list[int]:
+        """Those that stand around each text."""
+        return [id_ for id_ in (self.cls, self.sep) if id_ is not None]
 
 
 def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> SpecialIds:
-    """Finds the special tokens.
+    """Finds the special tokens. Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
 
     Args:
         backend: A tokenizer.
@@ -42,35 +49,43 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str]) ->
     Raises:
         TokenizerError: A role has no token.
     """
-    found: dict[str, int] = {}
+    found: dict[str, int | None] = {}
     for role, usual in SPELLINGS.items():
         spellings = [names[role], *usual] if role in names else usual
         ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
-        if not ids:
+        found[role] = ids[0] if ids else None
+    bare = all(found[role] is None for role in _BARE_WITHOUT)
+    for role, usual in SPELLINGS.items():
+        if found[role] is None and not (bare and role in _BARE_WITHOUT):
             raise TokenizerError(
-                f"the tokenizer has no {role} token ({' or '.join(spellings)}); an encoder needs one: add it with "
-                f'tokenizer.add_special_tokens(["{spellings[0]}"]) and save the tokenizer again'
+                f"the tokenizer has no {role} token ({' or '.join(usual)}); an encoder needs one: add it with "
+                f'tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again'
             )
-        found[role] = ids[0]
-    return SpecialIds(**found)
+    pad, mask = found["pad"], found["mask"]
+    assert pad is not None, "never left out"
+    assert mask is not None, "never left out"
+    return SpecialIds(pad=pad, unk=found["unk"], cls=found["cls"], sep=found["sep"], mask=mask)
 
 
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
-    """Makes the five tokens special and puts `[CLS]` and `[SEP]` around texts. Their entries must be there.
+    """Makes the special tokens special, and puts `[CLS]` and `[SEP]` around texts where the vocabulary has them.
 
     Args:
         tokenizer: Changed in place.
         mask_takes_space: Whether the space before `[MASK]` in a prompt belongs to it. It must where words carry the
             space before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
     """
-    ids = {token: tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]")}
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
-    )
+    known = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is not None]
+    if "[CLS]" in known:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+        )
     tokenizer.add_special_tokens(
         [
             AddedToken(token, special=True, normalized=False, lstrip=mask_takes_space and token == "[MASK]")
-            for token in SPECIAL_TOKENS
+            for token in known
         ]
     )
     return tokenizer

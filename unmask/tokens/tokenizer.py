@@ -73,7 +73,7 @@ class Tokenizer:
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
         self.token_bytes: NDArray[np.int32] = np.zeros(self.vocab_size, dtype=np.int32)
         specials = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
-        specials |= set(vars(self.special).values())
+        specials |= {id_ for id_ in vars(self.special).values() if id_ is not None}
         for token, id_ in vocab.items():
             if id_ not in specials:
                 self.ordinary[id_] = True
@@ -89,7 +89,13 @@ class Tokenizer:
 
         Args:
             texts: Any number of texts; they are tokenized in parallel.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
+        if self.special.unk is None:
+            for text in texts:
+                self._check_known(text)
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
@@ -100,6 +106,8 @@ class Tokenizer:
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
+        if self.special.unk is None:
+            self._check_known(text.replace(self.token(self.special.mask), ""))
         return np.asarray(self.backend.encode(text, add_special_tokens=True).ids, dtype=np.int32)
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -115,6 +123,10 @@ class Tokenizer:
         """The text that an id stands for, without the mark of a continuation."""
         return self.word_starts.text_of(self.token(token_id))
 
+    def space_before(self, token_id: int) -> bool:
+        """Whether the token stands for a space and text, so that it is shown behind a space."""
+        return self.word_starts.space_before(self.token(token_id))
+
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
@@ -126,7 +138,8 @@ class Tokenizer:
             folder: An existing folder.
             max_length: Longest sequence of the model, special tokens included.
         """
-        names = {f"{role}_token": self.token(id_) for role, id_ in vars(self.special).items()}
+        roles = vars(self.special).items()
+        names = {f"{role}_token": self.token(id_) for role, id_ in roles if id_ is not None}
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,
@@ -141,6 +154,16 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    def _check_known(self, text: str) -> None:
+        """A tokenizer of characters without `[UNK]` would leave out what it does not know."""
+        normalizer = self.backend.normalizer
+        for letter in set(text if normalizer is None else normalizer.normalize_str(text)):
+            if self.backend.token_to_id(letter) is None:
+                raise TokenizerError(
+                    f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
+                    "the character out of the text, or train with tokenizer.bare=false"
+                )
 
     def _encoded(self, ids: Sequence[int]) -> Encoded:
         input_ids = np.asarray(ids, dtype=np.int32)

@@ -20,7 +20,7 @@ _TRAINERS: dict[TokenizerKind, Callable[[Texts, TokenizerSettings], tokenizers.T
         texts, vocab_size=s.vocab_size, lowercase=s.lowercase, add_prefix_space=bool(s.add_prefix_space)
     ),
     "unigram": lambda texts, s: train_unigram(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
-    "char": lambda texts, s: train_chars(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
+    "char": lambda texts, s: train_chars(texts, vocab_size=s.vocab_size, lowercase=s.lowercase, bare=bool(s.bare)),
 }
 
 

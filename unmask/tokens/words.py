@@ -100,6 +100,12 @@ class WordStarts:
         """The text that an entry stands for, without marks; parts of characters are shown as `\ufffd`."""
         return self.spelling.text_bytes(token).decode(errors="replace")
 
+    def space_before(self, token: str) -> bool:
+        """Whether an entry's marks put a space before its text."""
+        if self.spelling.family == "plain":
+            return False
+        return self.spelling.family == "whole" or self.spelling.spell(token).startswith(b" ")
+
     def num_bytes(self, token: str) -> int:
         """UTF-8 bytes of that text."""
         return len(self.spelling.text_bytes(token))

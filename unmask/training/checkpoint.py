@@ -22,14 +22,14 @@ from safetensors.torch import load_file, save_file
 from unmask.errors import RunError
 from unmask.files import sync_folder
 from unmask.packing.stream import Cursor
-from unmask.training.state import TrainState
+from unmask.training.state import Best, TrainState
 
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _PARTIAL = "partial"
 
 
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
-    """Saves the state and removes all but the latest checkpoints.
+    """Saves the state and removes all but the latest checkpoints and the best.
 
     Args:
         root: The folder of checkpoints.
@@ -43,7 +43,7 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
     Raises:
         RunError: It cannot be written; older checkpoints are untouched.
     """
-    target = root / f"step-{state.step:08d}"
+    target = checkpoint_path(root, state.step)
     partial = root / _PARTIAL
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
@@ -53,6 +53,8 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         "tokens_seen": state.tokens_seen,
         "seconds": state.seconds,
         "cursor": dataclasses.asdict(state.cursor),
+        "micro_tokens": state.micro_tokens,
+        "best": None if state.best is None else dataclasses.asdict(state.best),
         "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
     }
     try:
@@ -69,10 +71,17 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"{target}: the checkpoint cannot be written ({error}); older ones are untouched") from error
     kept = list_checkpoints(root)[-keep:]
+    if state.best is not None:
+        kept.append(checkpoint_path(root, state.best.step))
     for old in [path for path in root.glob("step-*") if path not in kept]:
         (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def checkpoint_path(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands, if there is one."""
+    return root / f"step-{step:08d}"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
@@ -93,10 +102,12 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         weights = load_file(folder / _MODEL)
         state.model.load_state_dict(weights)
         state.optimizer.load_state(load_file(folder / _OPTIMIZER))
-        state.cursor = Cursor(**content["cursor"])
+        state.cursor = Cursor.from_plain(content["cursor"])
+        state.best = None if content["best"] is None else Best(**content["best"])
         state.set_dtype(getattr(torch, content["compute_dtype"]))
     except (OSError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
     state.step = content["step"]
+    state.micro_tokens = content["micro_tokens"]
     state.tokens_seen = content["tokens_seen"]
     state.seconds = content["seconds"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.packing.stream import RowStream
-from unmask.training.budget import Budget
-from unmask.training.schedule import learning_rate_scale
+from unmask.training.budget import Budget, Spent
+from unmask.training.memory import step_that_fits
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import training_step
@@ -31,6 +32,8 @@ class StepReport:
         tokens: Tokens of text in its rows.
         learning_rate: Of the matrices.
         gradient_norm: Before clipping.
+        length: Positions of its rows.
+        micro_batches: Parts that it was computed in; more than before where memory ran out.
         seconds: Training time so far, this step included.
     """
 
@@ -42,6 +45,8 @@ class StepReport:
     tokens: int
     learning_rate: float
     gradient_norm: float
+    length: int
+    micro_batches: int
     seconds: float
 
 
@@ -66,20 +71,24 @@ def train(
 
     Raises:
         DivergedError: The loss or the gradient is not finite; the state is that of the step before.
+        MemoryFullError: Not even one row fits into memory.
     """
     budget = Budget.of(settings)
     device = state.model.encoder.tokens.device
     begin = clock() - state.seconds
     state.model.train()
-    progress = budget.progress(step=state.step, seconds=state.seconds)
-    batches = stream.batches(state.cursor, settings.num_rows)
+    state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
+    progress = budget.progress(state.spent)
     while progress < 1.0:
-        batch = next(batches)
+        length = settings.length_at(progress)
+        batch = stream.batch(state.cursor, settings.batch_tokens // length, length)
         rows = batch.rows.to(device)
         masked = masker(rows, epoch=batch.epoch, progress=progress)
-        middle = budget.progress(step=state.step + 0.5, seconds=state.seconds)  # so that no step has rate 0
-        scale = learning_rate_scale(middle, warmup=settings.warmup, decay=settings.decay)
-        result = training_step(
+        # The rate is that of the step's middle, so that no step has rate 0.
+        middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
+        scale = settings.schedule.at(budget.progress(middle), middle.step)
+        step = partial(
+            training_step,
             state.model,
             state.optimizer,
             rows,
@@ -88,12 +97,13 @@ def train(
             step=state.step + 1,
             dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
         )
+        result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=state.micro_tokens)
 
         state.step += 1
         state.tokens_seen += batch.num_tokens
         state.cursor = batch.cursor
         state.seconds = clock() - begin
-        progress = budget.progress(step=state.step, seconds=state.seconds)
+        progress = budget.progress(state.spent)
         yield StepReport(
             step=state.step,
             progress=progress,
@@ -103,7 +113,9 @@ def train(
             tokens=batch.num_tokens,
             learning_rate=settings.learning_rate * scale,
             gradient_norm=result.gradient_norm,
+            length=length,
+            micro_batches=result.micro_batches,
             seconds=state.seconds,
         )
         state.seconds = clock() - begin
-        progress = budget.progress(step=state.step, seconds=state.seconds)
+        progress = budget.progress(state.spent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -50,8 +52,14 @@ class Optimizer:
         )
 
     def clip(self) -> float:
-        """Scales the gradient down to the largest norm allowed, and returns the norm it had."""
-        return float(nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True))
+        """Scales the gradient down to the largest norm allowed, if any, and returns the norm it had."""
+        largest = math.inf if self.clip_norm is None else self.clip_norm
+        return float(nn.utils.clip_grad_norm_(self._parameters.values(), largest, foreach=True))
+
+    def clear(self) -> None:
+        """Forgets the gradient."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
     def step(self, scale: float) -> None:
         """Applies the gradient and clears it.
@@ -64,8 +72,7 @@ class Optimizer:
         for group in self.adamw.param_groups:
             group["lr"] = self.rest_learning_rate * scale
         self.adamw.step()
-        for parameter in self._parameters.values():
-            parameter.grad = None
+        self.clear()
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that the optimizers remember, by role and parameter name; empty before the first step."""

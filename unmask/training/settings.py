@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from unmask.settings import Settings
+from unmask.training.schedule import Schedule, WarmupStableDecay
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -47,19 +48,49 @@ class MuonSettings(Settings):
     eps: float = Field(default=1e-8, gt=0.0)
 
 
+class LengthSchedule(Settings):
+    """Short rows first, long ones later: `lengths[i]` holds from the progress `places[i]` on; the first place is 0.
+
+    A step keeps its number of positions, so it has more of the short rows. Short rows are cheaper (attention) and
+    teach the first things as well.
+
+    Example: places 0 and 0.9 with lengths 128 and 512 are BERT's.
+
+    Source: Devlin et al. 2018, appendix A.2; Press et al. 2021 (Shortformer), section 3.
+    """
+
+    places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
+    lengths: tuple[Annotated[int, Field(ge=8)], ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.places) != len(self.lengths):
+            raise ValueError(f"{len(self.places)} places but {len(self.lengths)} lengths; give as many of each")
+        if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
+            raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
+        return self
+
+    def at(self, progress: float) -> int:
+        """The length at a progress in [0, 1]."""
+        return [n for place, n in zip(self.places, self.lengths, strict=True) if place <= progress][-1]
+
+
 class TrainingSettings(Settings):
     """How the model is trained.
 
     Attributes:
         steps: Budget in optimizer steps.
-        minutes: Budget in minutes of training; exactly one of the two is given.
+        tokens: Budget in tokens of text, repetitions included.
+        minutes: Budget in minutes of training; exactly one of the three is given.
         sequence_length: Positions of a row, special tokens included.
+        length_schedule: Shorter rows at the beginning; None trains on `sequence_length` throughout.
         batch_tokens: Positions of a step at most: as many whole rows of the sequence length as fit.
+        micro_batch_tokens: Positions that are computed at once at most; a step adds up the gradients of its parts.
+            None computes a step at once. Where memory runs out it is halved by itself.
         learning_rate: Peak rate (of the matrices, with Muon).
-        warmup: Share of the budget over which the rate rises from 0.
-        decay: Share of the budget, at its end, over which it falls to 0.
+        schedule: How the rate rises and falls.
         weight_decay: Decoupled, on matrices and the embedding.
-        clip_norm: Largest norm of the whole gradient.
+        clip_norm: Largest norm of the whole gradient; None does not clip.
         optimizer: Muon or AdamW.
         precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
         gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
@@ -68,35 +99,48 @@ class TrainingSettings(Settings):
     """
 
     steps: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
     minutes: float | None = Field(default=None, gt=0.0)
     sequence_length: int = Field(default=128, ge=8)
+    length_schedule: LengthSchedule | None = None
     batch_tokens: int = Field(default=4096, ge=8)
+    micro_batch_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=5e-3, gt=0.0)
-    warmup: float = Field(default=0.05, ge=0.0, le=1.0)
-    decay: float = Field(default=0.3, ge=0.0, le=1.0)
+    schedule: Schedule = WarmupStableDecay(kind="warmup_stable_decay")
     weight_decay: float = Field(default=0.01, ge=0.0)
-    clip_norm: float = Field(default=1.0, gt=0.0)
+    clip_norm: float | None = Field(default=1.0, gt=0.0)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False
     seed: int = Field(default=0, ge=0, lt=2**31)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kinds(cls, values: Any) -> Any:
+        """A table without a kind changes what the default's kind leaves open."""
+        if not isinstance(values, dict):
+            return values
+        kinds = {"schedule": "warmup_stable_decay", "optimizer": "muon"}
+        given = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
+        return {**values, **{name: {"kind": kinds[name], **table} for name, table in given.items()}}
+
     @model_validator(mode="after")
-    def _check(self) -> TrainingSettings:
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give either steps or minutes as the budget")
-        if self.batch_tokens < self.sequence_length:
+    def _check(self) -> Self:
+        if sum(budget is not None for budget in (self.steps, self.tokens, self.minutes)) != 1:
+            raise ValueError("give one of steps, tokens and minutes as the budget")
+        longest = self.sequence_length
+        for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
+            if tokens is not None and tokens < longest:
+                raise ValueError(f"{name} {tokens} is less than one row (sequence_length {longest})")
+        if self.length_schedule is not None and max(self.length_schedule.lengths) > longest:
             raise ValueError(
-                f"batch_tokens {self.batch_tokens} is less than one row (sequence_length {self.sequence_length})"
+                f"length_schedule.lengths {list(self.length_schedule.lengths)} go beyond sequence_length {longest}"
             )
-        if self.warmup + self.decay > 1.0:
-            raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
         return self
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of a step."""
-        return self.batch_tokens // self.sequence_length
+    def length_at(self, progress: float) -> int:
+        """Positions of a row at a progress in [0, 1]."""
+        return self.sequence_length if self.length_schedule is None else self.length_schedule.at(progress)
 
 
 class CheckpointSettings(Settings):
@@ -104,7 +148,7 @@ class CheckpointSettings(Settings):
 
     Attributes:
         every_steps: Steps between checkpoints; None saves about every two minutes.
-        keep: How many of the latest are kept.
+        keep: How many of the latest are kept; the one with the lowest held-out loss is kept beside them.
     """
 
     every_steps: int | None = Field(default=None, ge=1)

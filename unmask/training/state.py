@@ -8,7 +8,16 @@ import torch
 
 from unmask.model.encoder import MaskedLM
 from unmask.packing.stream import Cursor
+from unmask.training.budget import Spent
 from unmask.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class Best:
+    """The lowest held-out loss of a run so far, and the step after which it was measured."""
+
+    step: int
+    loss: float
 
 
 @dataclass
@@ -22,6 +31,8 @@ class TrainState:
         step: Optimizer steps made.
         tokens_seen: Tokens of text trained on, repetitions included.
         seconds: Trained so far, over all sittings.
+        micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
+        best: The lowest held-out loss so far.
     """
 
     model: MaskedLM
@@ -30,6 +41,13 @@ class TrainState:
     step: int = 0
     tokens_seen: int = 0
     seconds: float = 0.0
+    micro_tokens: int | None = None
+    best: Best | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """What the training has used so far."""
+        return Spent(self.step, self.tokens_seen, self.seconds)
 
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Computes in this type from now on: a run that goes on elsewhere keeps the choice it began with."""

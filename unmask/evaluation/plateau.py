@@ -1,0 +1,49 @@
+"""The plateau of token frequencies, recognised and explained: the most common worry of whoever pretrains.
+
+Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
+frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MARGIN = 0.1  # nats: less than this under the entropy is the plateau
+_LEAST_PROGRESS = 0.15  # before, a model is on its way to it
+
+
+def on_plateau(loss: float, entropy: float) -> bool:
+    """Whether a held-out loss says no more than token frequencies do. Both in nats per predicted token."""
+    return loss > entropy - MARGIN
+
+
+def is_stuck(losses: Sequence[float], entropy: float, *, progress: float) -> bool:
+    """Whether training does not get away from the plateau.
+
+    Args:
+        losses: Held-out losses so far, that of the untrained model first.
+        entropy: Of the token frequencies, on the same tokens.
+        progress: Of the budget.
+    """
+    trained = losses[1:]
+    recent = trained[-2:]
+    return progress >= _LEAST_PROGRESS and len(recent) == 2 and all(on_plateau(loss, entropy) for loss in recent)
+
+
+def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
+    """What it means, whether it is normal, and what helps.
+
+    Args:
+        loss: The latest held-out loss.
+        entropy: Of the token frequencies.
+        step: After which it was measured.
+        learning_rate: The peak rate.
+    """
+    return (
+        f"the held-out loss ({loss:.2f}) is still at the entropy of the token frequencies ({entropy:.2f}) after "
+        f"{step:,} steps: the model knows how frequent each token is, but nothing of their context yet. Every masked "
+        "language model goes through this, and leaves it when attention has found the neighbours: small ones mostly "
+        "within some hundred steps. What helps if it does not: more steps (a longer budget, or a smaller "
+        f"training.batch_tokens), another training.learning_rate (now {learning_rate:g}; try a third, or three "
+        "times), a lower masking.rate; and a look at the text: shuffled or one-word lines have no context to learn from"
+    )

@@ -1,0 +1,106 @@
+"""What a finished run leaves: the model's folder, predictions, the summary and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any
+
+import torch
+
+from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.plateau import explain_plateau, on_plateau
+from unmask.files import write_atomically
+from unmask.model.folder import save_model
+from unmask.pretraining.data import PreparedData
+from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.metrics import read_metrics
+from unmask.pretraining.predictions import from_plain, predict_lines, to_plain
+from unmask.pretraining.watch import Watch
+from unmask.recipe.recipe import Recipe
+from unmask.report.page import write_report
+from unmask.training.state import TrainState
+
+NUM_LINES = 8  # of held-out text, predicted before training and after it
+
+
+def look_before(folder: RunFolder, state: TrainState, watch: Watch) -> None:
+    """Keeps what the untrained model makes of some lines."""
+    write_atomically(folder.predictions, json.dumps({"before": _predicted(state, watch)}))
+
+
+def write_result(
+    folder: RunFolder, recipe: Recipe, data: PreparedData, state: TrainState, watch: Watch
+) -> dict[str, Any]:
+    """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary.
+
+    Returns:
+        The summary.
+    """
+    held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
+    result = held_out.evaluate(state.model)
+    watch.record(state, result, final=True)
+    _write_model(folder, state, data)
+    predictions = json.loads(folder.predictions.read_text(encoding="utf-8"))
+    predictions["after"] = _predicted(state, watch)
+    write_atomically(folder.predictions, json.dumps(predictions))
+    summary = _summary(folder, data, state, result, watch.entropy_of(held_out))
+    stuck = None
+    if summary["on_plateau"]:
+        rate = recipe.training.learning_rate
+        stuck = explain_plateau(result.loss, summary["unigram_entropy"], step=state.step, learning_rate=rate)
+        watch.reporter.note(stuck)
+    write_report(
+        folder.report,
+        recipe=recipe.model_dump(),
+        manifest=data.manifest,
+        summary=summary,
+        metrics=read_metrics(folder.metrics),
+        before=from_plain(predictions["before"]),
+        after=from_plain(predictions["after"]),
+        remark=stuck,
+    )
+    write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _predicted(state: TrainState, watch: Watch) -> list[list[dict[str, Any]]]:
+    rows, masked = watch.held_out.batches[0]
+    return to_plain(predict_lines(state.model, watch.data.tokenizer, rows, masked, most=NUM_LINES))
+
+
+def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> None:
+    partial = folder.model.with_name("model.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    save_model(state.model, partial)
+    data.tokenizer.save(partial, max_length=state.model.config.max_position_embeddings)
+    shutil.rmtree(folder.model, ignore_errors=True)
+    os.replace(partial, folder.model)
+
+
+def _summary(
+    folder: RunFolder, data: PreparedData, state: TrainState, result: HeldOut, entropy: float
+) -> dict[str, Any]:
+    return {
+        "model": str(folder.model),
+        "num_parameters": state.model.num_parameters,
+        "vocab_size": state.model.config.vocab_size,
+        "steps": state.step,
+        "tokens_seen": state.tokens_seen,
+        "epochs": state.tokens_seen / data.manifest.train.tokens,
+        "seconds": state.seconds,
+        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
+        "validation_loss": result.loss,
+        "validation_loss_stderr": result.loss_stderr,
+        "validation_accuracy": result.accuracy,
+        "validation_perplexity": result.perplexity,
+        "predicted_tokens": result.predicted_tokens,
+        "unigram_entropy": entropy,
+        "on_plateau": on_plateau(result.loss, entropy),
+        "bits_per_byte": result.bits_per_byte,
+        "best_step": None if state.best is None else state.best.step,
+        "data_fingerprint": data.manifest.fingerprint,
+        "torch": torch.__version__,
+        "device": next(state.model.parameters()).device.type,
+    }

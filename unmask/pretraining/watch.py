@@ -1,0 +1,90 @@
+"""What is looked at while a model trains: held-out loss, the best so far, the plateau, the recipe's lines."""
+
+from __future__ import annotations
+
+from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
+from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
+from unmask.pretraining.data import PreparedData
+from unmask.pretraining.metrics import MetricsFile
+from unmask.pretraining.prompts import Prompts
+from unmask.pretraining.reporter import Reporter
+from unmask.pretraining.tensorboard import Board
+from unmask.recipe.recipe import Recipe
+from unmask.training.state import Best, TrainState
+
+
+class Watch:
+    """Evaluates a model as it trains, and tells everybody.
+
+    Args:
+        recipe: How often, on how much, with which lines.
+        data: The validation split.
+        reporter: Told of evaluations, predictions and the plateau.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData, reporter: Reporter) -> None:
+        self.settings, self.training = recipe.evaluation, recipe.training
+        self.data, self.reporter = data, reporter
+        self.held_out = self.held_out_set(self.settings.max_tokens)
+        self.prompts = self._prompts()
+        self.entropy = self.entropy_of(self.held_out)
+        self._losses: list[float] = []
+        self._told_of_plateau = False
+
+    def begin(self, metrics: MetricsFile, board: Board, *, progress: float) -> None:
+        """Where results are written, and how far the training has come by now."""
+        self.metrics, self.board = metrics, board
+        self._number = int(progress * self.settings.times)
+
+    def held_out_set(self, max_tokens: int) -> HeldOutSet:
+        """Validation rows of the training's length."""
+        length = self.training.sequence_length
+        return HeldOutSet(self.data.validation, self.data.tokenizer, length=length, max_tokens=max_tokens)
+
+    def entropy_of(self, held_out: HeldOutSet) -> float:
+        """Of the token frequencies of the training text, on the hidden tokens of some rows; in nats per token."""
+        return unigram_entropy(held_out.targets(), self.data.frequencies, self.data.tokenizer.ordinary)
+
+    def due(self, progress: float) -> bool:
+        """Whether it is time for the next evaluation; the last one is at the end of the training."""
+        number = int(progress * self.settings.times)
+        if number > self._number or progress >= 1.0:
+            self._number = number
+            return True
+        return False
+
+    def evaluate(self, state: TrainState, *, progress: float) -> bool:
+        """Evaluates on the small set and tells what comes of it.
+
+        Returns:
+            Whether the held-out loss is the lowest of the training so far.
+        """
+        result = self.held_out.evaluate(state.model)
+        self.record(state, result, final=False)
+        if self.prompts is not None:
+            self.reporter.predictions(state.step, self.prompts.predict(state.model))
+        self._look_at_plateau(result.loss, state.step, progress)
+        if state.step == 0 or (state.best is not None and result.loss >= state.best.loss):
+            return False
+        state.best = Best(state.step, result.loss)
+        return True
+
+    def record(self, state: TrainState, result: HeldOut, *, final: bool) -> None:
+        """Writes and shows the result of an evaluation."""
+        self.metrics.evaluation(state.step, state.seconds, result, final=final)
+        self.board.evaluation(state.step, result)
+        self.reporter.evaluation(state.step, result)
+
+    def _look_at_plateau(self, loss: float, step: int, progress: float) -> None:
+        self._losses.append(loss)
+        if not self._told_of_plateau and is_stuck(self._losses, self.entropy, progress=progress):
+            rate = self.training.learning_rate
+            self.reporter.note(explain_plateau(loss, self.entropy, step=step, learning_rate=rate))
+            self._told_of_plateau = True
+        elif self._told_of_plateau and not on_plateau(loss, self.entropy):
+            self.reporter.note(f"the plateau of token frequencies is left behind ({loss:.2f}, {self.entropy:.2f})")
+            self._told_of_plateau = False
+
+    def _prompts(self) -> Prompts | None:
+        lines, length = self.settings.prompts, self.training.sequence_length
+        return Prompts(lines, self.data.tokenizer, length=length) if lines else None

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.conftest import SMALL, make_text
-from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError
+from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
+from unmask.evaluation.held_out import HeldOutSet
 from unmask.pretraining.metrics import read_metrics
+from unmask.training.checkpoint import list_checkpoints
 
 SUMMARY_KEYS = {
     "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
@@ -86,6 +90,74 @@ def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
     assert all(w.dtype == torch.float32 for w in weights.values())
 
 
+def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The annotated experiment on the packaged text: 67 ids, its end held out, its lines shown as it trains."""
+    caplog.set_level("INFO", logger="unmask")
+    run = unmask.pretrain(
+        out=tmp_path / "run",
+        recipe="shakespeare-chars",
+        steps=3,
+        settings=(
+            "model.num_layers=1",
+            "evaluation.times=1",
+            "evaluation.final_max_tokens=4000",
+            "training.length_schedule={places = [0.0, 0.5], lengths = [8, 32]}",
+        ),
+    )
+    assert run.summary["vocab_size"] == 67
+    assert run.summary["tokens_seen"] == 3 * 2048, "rows are text and nothing else"
+    manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
+    assert manifest["train"]["tokens"] == 1_003_854
+    assert manifest["validation"]["tokens"] == 111_539
+    config = json.loads((run.folder / "model" / "config.json").read_text())
+    assert config["vocab_size"] == 67
+    filled = run.model.fill("Approach, my A[MASK]iel, come.", top_k=3).masks[0]
+    assert all(len(candidate.token) == 1 for candidate in filled)
+    with pytest.raises(TokenizerError, match="the character 'é' is not in the vocabulary"):
+        run.model.fill("caf[MASK]é", top_k=3)
+    shown = [record.message for record in caplog.records if "Ariel" in record.message or "riel" in record.message]
+    assert shown, "the recipe's lines are shown"
+
+
+def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Words drawn independently: nothing but frequencies can be learned of them."""
+    rng = random.Random(0)
+    words = [f"{a}{b}" for a in "bdfgkl" for b in "aeio"]
+    lines = [" ".join(rng.choices(words, range(1, 25), k=30)) for _ in range(800)]
+    (tmp_path / "noise.txt").write_text("\n".join(lines))
+    caplog.set_level("INFO", logger="unmask")
+    run = unmask.pretrain([tmp_path / "noise.txt"], out=tmp_path / "run", steps=120, vocab_size=128, settings=SMALL)
+    assert run.summary["on_plateau"]
+    assert "still at the entropy of the token frequencies" in caplog.text
+    assert "still at the entropy of the token frequencies" in (run.folder / "report.html").read_text()
+
+
+def test_a_model_that_learns_is_not_told_so(run: unmask.Run) -> None:
+    assert not run.summary["on_plateau"]
+    assert "entropy of the token frequencies" not in (run.folder / "report.html").read_text()
+
+
+def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held-out loss that is lowest in the middle: its checkpoint stays beside the latest ones."""
+    evaluate = HeldOutSet.evaluate
+    losses = iter([5.0, 4.0, 3.0, 4.5, 4.6, 4.7])
+    monkeypatch.setattr(HeldOutSet, "evaluate", lambda self, model: replace(evaluate(self, model), loss=next(losses)))
+    run = unmask.pretrain(
+        [corpus_file], out=tmp_path / "run", steps=40, vocab_size=200,
+        settings=(*SMALL, "evaluation.times=4", "checkpoint.every_steps=5", "checkpoint.keep=1"),
+    )  # fmt: skip
+    assert run.summary["best_step"] == 20
+    assert [path.name for path in list_checkpoints(run.folder / "checkpoints")] == ["step-00000020", "step-00000040"]
+
+
+def test_curves_for_tensorboard(run: unmask.Run) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(10, 151, 10))
+    assert events.Scalars("validation/loss")[-1].value == pytest.approx(run.summary["validation_loss"], rel=1e-6)
+
+
 def test_prepared_shards_are_used_as_they_are(data_folder: Path, tmp_path: Path) -> None:
     run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy="span", settings=SMALL)
     assert not (tmp_path / "run" / "data").exists()
@@ -130,7 +202,7 @@ def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path
     again = unmask.pretrain([data_folder], out=out, steps=2, settings=SMALL, overwrite=True)
     assert again.summary["steps"] == 2
     assert (out / "notes.md").read_text() == "mine"
-    assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-00000002"]
+    assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
 
 
 def test_resuming_a_finished_run_changes_nothing(data_folder: Path, tmp_path: Path) -> None:
@@ -147,7 +219,7 @@ def test_resuming_a_finished_run_changes_nothing(data_folder: Path, tmp_path: Pa
         (["none.txt"], {}, CorpusError, "none.txt: no such file"),
         (["bad.txt"], {}, CorpusError, "not UTF-8"),
         (["corpus.txt"], {"recipe": "tinny"}, SettingsError, "did you mean 'tiny'"),
-        (["corpus.txt"], {"minutes": 1.0}, RunError, "minutes or steps, not both"),
+        (["corpus.txt"], {"minutes": 1.0}, RunError, "one of minutes, steps and tokens"),
         (["corpus.txt"], {"tokenizer": "nowhere"}, ValueError, "there is no tokenizer.json"),
     ],
 )

@@ -44,7 +44,10 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = ...,  # type: ignore[assignment]
     minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Name of a recipe, or a .toml file. [default: tiny]")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of text to train on, instead of minutes.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny]")
+    ] = None,
     strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word or span.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
@@ -71,6 +74,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
             recipe=recipe,
             minutes=minutes,
             steps=steps,
+            tokens=tokens,
             strategy=strategy,
             tokenizer=tokenizer,
             tokenizer_kind=tokenizer_kind,
@@ -172,6 +176,19 @@ def evaluate(
     from unmask.cli.evaluate import run_evaluate
 
     result = run_evaluate(model, data, rates)
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def recipes(as_json: JsonFlag = False) -> None:
+    """List the packaged recipes.
+
+    Example: unmask recipes
+    """
+    from unmask.cli.recipes import show_recipes
+
+    result = show_recipes()
     if as_json:
         print_json(result)
 

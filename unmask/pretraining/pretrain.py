@@ -46,6 +46,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     recipe: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
+    tokens: int | None = None,
     strategy: str | None = None,
     tokenizer: str | Path | None = None,
     tokenizer_kind: str | None = None,
@@ -65,6 +66,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         recipe: Name of a packaged recipe, or a TOML file.
         minutes: Budget in minutes of training.
         steps: Budget in optimizer steps.
+        tokens: Budget in tokens of text.
         strategy: Masking strategy.
         tokenizer: Folder with a tokenizer.json or vocab.txt, or such a file; None trains one.
         tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
@@ -80,11 +82,12 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
-    if minutes is not None and steps is not None:
-        raise RunError("give minutes or steps, not both")
+    if sum(budget is not None for budget in (minutes, steps, tokens)) > 1:
+        raise RunError("give one of minutes, steps and tokens")
     options = {
         "training.minutes": minutes,
         "training.steps": steps,
+        "training.tokens": tokens,
         "training.seed": seed,
         "masking.strategy": strategy,
         "tokenizer.path": None if tokenizer is None else str(Path(tokenizer).resolve()),

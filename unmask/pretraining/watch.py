@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unmask.errors import TokenizerError
 from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
 from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
 from unmask.pretraining.data import PreparedData
@@ -87,4 +88,10 @@ class Watch:
 
     def _prompts(self) -> Prompts | None:
         lines, length = self.settings.prompts, self.training.sequence_length
-        return Prompts(lines, self.data.tokenizer, length=length) if lines else None
+        if not lines:
+            return None
+        try:
+            return Prompts(lines, self.data.tokenizer, length=length)
+        except TokenizerError as error:  # lines of a recipe that is used on another text
+            self.reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            return None

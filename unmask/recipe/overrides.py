@@ -6,17 +6,20 @@ import tomllib
 from typing import Any
 
 from unmask.errors import SettingsError
+from unmask.tokens.settings import TokenizerSettings
 
 # Setting one of these replaces what excludes it.
 _REPLACES = {
-    "training.steps": ("training.minutes",),
-    "training.minutes": ("training.steps",),
+    "training.steps": ("training.minutes", "training.tokens"),
+    "training.tokens": ("training.minutes", "training.steps"),
+    "training.minutes": ("training.steps", "training.tokens"),
+    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
     "masking.strategy": ("masking.units", "masking.weights"),
 }
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Applies `section.key=value`; the value is TOML, and anything else is taken as a string.
+    """Applies `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a string.
 
     Raises:
         SettingsError: It has no `=`, or no section.
@@ -57,6 +60,8 @@ def _remove(values: dict[str, Any], key: str) -> None:
 
 
 def _parse(text: str) -> Any:
+    if text == "none":
+        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

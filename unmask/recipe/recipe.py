@@ -23,11 +23,17 @@ from unmask.tokens.settings import TokenizerSettings
 from unmask.training.settings import CheckpointSettings, TrainingSettings
 
 DEFAULT = "tiny"
+_OURS = ("tiny", "mini", "small", "base")
 
 
 class Recipe(Settings):
-    """Every setting of a pretraining run. Sections are documented in their own classes."""
+    """Every setting of a pretraining run. Sections are documented in their own classes.
 
+    Attributes:
+        description: What the recipe is for, in one line.
+    """
+
+    description: str | None = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     masking: MaskingSettings = MaskingSettings.model_validate({})
@@ -52,6 +58,12 @@ def recipe_names() -> list[str]:
     """Names of the packaged recipes."""
     folder = resources.files("unmask") / "recipes"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def describe_recipes() -> dict[str, str]:
+    """What each packaged recipe is for, by name: ours from small to large, then those of papers."""
+    names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))
+    return {name: load_recipe(name).description or "" for name in names}
 
 
 def load_recipe(

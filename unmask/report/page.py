@@ -165,6 +165,7 @@ def _settings(recipe: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{escape(section)}</td><td><code>{escape(', '.join(_flat(values)))}</code></td></tr>"
         for section, values in recipe.items()
+        if isinstance(values, Mapping)
     )
     return f"<table>{rows}</table>"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -52,9 +50,8 @@ class Optimizer:
         )
 
     def clip(self) -> float:
-        """Scales the gradient down to the largest norm allowed, if any, and returns the norm it had."""
-        largest = math.inf if self.clip_norm is None else self.clip_norm
-        return float(nn.utils.clip_grad_norm_(self._parameters.values(), largest, foreach=True))
+        """Scales the gradient down to the largest norm allowed, and returns the norm it had."""
+        return float(nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True))
 
     def clear(self) -> None:
         """Forgets the gradient."""

@@ -90,7 +90,7 @@ class TrainingSettings(Settings):
         learning_rate: Peak rate (of the matrices, with Muon).
         schedule: How the rate rises and falls.
         weight_decay: Decoupled, on matrices and the embedding.
-        clip_norm: Largest norm of the whole gradient; None does not clip.
+        clip_norm: Largest norm of the whole gradient; `inf` does not clip.
         optimizer: Muon or AdamW.
         precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
         gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
@@ -108,7 +108,7 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(default=5e-3, gt=0.0)
     schedule: Schedule = WarmupStableDecay(kind="warmup_stable_decay")
     weight_decay: float = Field(default=0.01, ge=0.0)
-    clip_norm: float | None = Field(default=1.0, gt=0.0)
+    clip_norm: float = Field(default=1.0, gt=0.0)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False

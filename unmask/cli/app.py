@@ -26,6 +26,9 @@ TokenizerKind = Annotated[
     str | None,
     typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. [default: wordpiece]"),
 ]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")
+]
 
 
 def print_json(content: Any) -> None:
@@ -58,6 +61,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove the run in --out and start anew.")] = False,
+    dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a model on raw text or prepared shards.
@@ -66,24 +70,30 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     """
     from unmask.cli.progress import ConsoleReporter, show_summary
     from unmask.pretraining.pretrain import pretrain as run_pretraining
+    from unmask.pretraining.request import Request
 
+    request = Request(
+        recipe=recipe,
+        minutes=minutes,
+        steps=steps,
+        tokens=tokens,
+        strategy=strategy,
+        tokenizer=tokenizer,
+        tokenizer_kind=tokenizer_kind,
+        vocab_size=vocab_size,
+        seed=seed,
+        settings=tuple(settings or ()),
+    )
+    if dry_run:
+        from unmask.cli.dry_run import show_run_forecast
+
+        forecast = show_run_forecast(paths or None, request.load())
+        if as_json:
+            print_json(forecast)
+        return
     with ConsoleReporter() as reporter:
         run = run_pretraining(
-            paths or None,
-            out=out,
-            recipe=recipe,
-            minutes=minutes,
-            steps=steps,
-            tokens=tokens,
-            strategy=strategy,
-            tokenizer=tokenizer,
-            tokenizer_kind=tokenizer_kind,
-            vocab_size=vocab_size,
-            seed=seed,
-            settings=tuple(settings or ()),
-            resume=resume,
-            overwrite=overwrite,
-            reporter=reporter,
+            paths or None, out=out, **vars(request), resume=resume, overwrite=overwrite, reporter=reporter
         )
     show_summary(run)
     if as_json:

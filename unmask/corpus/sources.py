@@ -16,6 +16,9 @@ from unmask.errors import CorpusError
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow"]
 SUFFIXES: dict[str, Kind] = {
     ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".log": "text",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",

@@ -16,8 +16,8 @@ from unmask.pretraining.data import is_prepared, obtain_data
 from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
-from unmask.recipe.recipe import DEFAULT, load_recipe
 from unmask.tokens.tokenizer import load_tokenizer
 
 
@@ -82,24 +82,22 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
-    if sum(budget is not None for budget in (minutes, steps, tokens)) > 1:
-        raise RunError("give one of minutes, steps and tokens")
-    options = {
-        "training.minutes": minutes,
-        "training.steps": steps,
-        "training.tokens": tokens,
-        "training.seed": seed,
-        "masking.strategy": strategy,
-        "tokenizer.path": None if tokenizer is None else str(Path(tokenizer).resolve()),
-        "tokenizer.kind": tokenizer_kind,
-        "tokenizer.vocab_size": vocab_size,
-    }
-    asked = recipe is not None or bool(settings) or any(value is not None for value in options.values())
+    request = Request(
+        recipe=recipe,
+        minutes=minutes,
+        steps=steps,
+        tokens=tokens,
+        strategy=strategy,
+        tokenizer=tokenizer,
+        tokenizer_kind=tokenizer_kind,
+        vocab_size=vocab_size,
+        seed=seed,
+        settings=tuple(settings),
+    )
     reporter = reporter or LogReporter()
     with Interruption() as interruption:
-        wanted = None
-        if asked or not resume or not RunFolder(Path(out)).holds_run:
-            wanted = load_recipe(recipe or DEFAULT, options=options, overrides=tuple(settings))
+        goes_on = resume and RunFolder(Path(out)).holds_run
+        wanted = None if goes_on and request.is_empty else request.load()
         _check_before(paths, tokenizer, Path(out), overwrite=overwrite)
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run

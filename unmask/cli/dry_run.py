@@ -1,0 +1,63 @@
+"""`--dry-run` of `unmask pretrain` and `unmask prepare`."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unmask.cli.progress import console, duration
+from unmask.pretraining.dry_run import forecast_run, forecast_text
+from unmask.recipe.recipe import Recipe
+
+
+def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str, Any]:
+    """Shows what a run would do."""
+    result = forecast_run(paths, recipe)
+    at_least = "" if result["complete"] else "at least "
+    budget = recipe.training.minutes
+    lines = [
+        _text_line(result["documents"], result["bytes"], result["tokens"], at_least),
+        ("preparation", f"about {duration(result['prepare_seconds'])}"),
+        ("model", f"{result['num_parameters']:,} parameters, vocabulary {result['vocab_size']:,}"),
+        (
+            "training",
+            f"{'about ' if budget else ''}{result['steps']:,} steps in {'' if budget else 'about '}"
+            f"{duration(result['seconds'])}, {result['tokens_per_second']:,.0f} tokens a second on {result['device']}",
+        ),
+        ("", f"{result['tokens_seen']:,} tokens seen, {result['epochs']:.1f} times the text"),
+        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
+        ("disk", f"{result['disk_bytes'] / 2**30:.2f} GiB at most, data and checkpoints"),
+    ]
+    _show(lines)
+    return result
+
+
+def show_text_forecast(paths: Sequence[str | Path], recipe: Recipe) -> dict[str, Any]:
+    """Shows what a preparation would do."""
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        text = forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch))
+    at_least = "" if text.complete else "at least "
+    _show(
+        [
+            _text_line(text.documents, text.bytes, text.tokens, at_least),
+            ("vocabulary", f"{text.vocab_size:,}"),
+            ("preparation", f"about {duration(text.seconds)}"),
+            ("disk", f"about {text.tokens * 3 / 2**20:,.1f} MiB"),
+        ]
+    )
+    return asdict(text)
+
+
+def _text_line(documents: int, num_bytes: int, tokens: int, at_least: str) -> tuple[str, str]:
+    return "text", f"{at_least}{documents:,} documents, {num_bytes:,} bytes, about {tokens:,} tokens"
+
+
+def _show(lines: Sequence[tuple[str, str]]) -> None:
+    out = console()
+    for name, value in lines:
+        out.print(f"{name:<12} {value}", markup=False, soft_wrap=True)
+    out.print("nothing was written (--dry-run)", style="dim")

@@ -1,0 +1,191 @@
+"""What a run would do, without doing it: counted where that is quick, measured on a sample where not.
+
+The corpus is read for some seconds, a sample of it is prepared in a temporary folder, and some steps are made on it
+with the real model. Nothing is written elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
+from unmask.corpus.settings import CorpusSettings
+from unmask.corpus.sources import STDIN
+from unmask.errors import RunError
+from unmask.pretraining.claim import packaged_corpus
+from unmask.pretraining.data import PreparedData, is_prepared, open_prepared
+from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.interrupt import Interruption
+from unmask.pretraining.reporter import LogReporter
+from unmask.pretraining.sitting import Sitting
+from unmask.recipe.recipe import Recipe
+from unmask.tokens.letters import default_vocab_size
+from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
+from unmask.training.loop import train
+
+READ_SECONDS = 20.0
+SAMPLE_BYTES = 4 << 20
+NUM_STEPS = 4
+STEPS_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TextForecast:
+    """What a corpus holds.
+
+    Attributes:
+        documents, bytes, tokens: Counts; of what was read, where `complete` is false.
+        complete: Whether all of the corpus was read.
+        vocab_size: Of the tokenizer; of one trained on the sample, where it was not given.
+        seconds: That preparing takes, at the pace of the sample.
+    """
+
+    documents: int
+    bytes: int
+    tokens: int
+    complete: bool
+    vocab_size: int
+    seconds: float
+
+
+def forecast_text(
+    paths: Sequence[str | Path], corpus: CorpusSettings, tokenizer: TokenizerSettings, scratch: Path
+) -> TextForecast:
+    """Reads a corpus for some seconds, and prepares a sample of it in a temporary folder.
+
+    Args:
+        paths: Files, folders or patterns.
+        corpus: How they are read.
+        tokenizer: Which tokenizer is used or trained.
+        scratch: An empty folder; the sample is prepared in `scratch/data`.
+
+    Raises:
+        UnmaskError: As the real preparation; or standard input is among the paths.
+    """
+    if STDIN in map(str, paths):
+        raise RunError("--dry-run would use standard input up; give a file")
+    opened = Corpus(paths, corpus)
+    sample = scratch / "sample.jsonl"
+    documents, num_bytes, complete = _read(opened.pieces(), sample)
+    if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
+        tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
+    begin = time.monotonic()
+    reading = CorpusSettings(column="text", holdout=corpus.holdout, holdout_from=corpus.holdout_from)
+    manifest = prepare([sample], scratch / "data", corpus=reading, tokenizer=tokenizer)
+    scale = num_bytes / manifest.bytes
+    return TextForecast(
+        documents, num_bytes, round(manifest.tokens * scale), complete, manifest.vocab_size,
+        (time.monotonic() - begin) * scale,
+    )  # fmt: skip
+
+
+def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path) -> tuple[int, int, bool]:
+    """Counts documents and bytes until the time is over, and writes the first of them down."""
+    begin, documents, num_bytes = time.monotonic(), 0, 0
+    with sample.open("w", encoding="utf-8") as out:
+        for piece, _ in pieces:
+            documents += piece.offset == 0
+            if num_bytes < SAMPLE_BYTES:
+                out.write(json.dumps({"text": piece.text}) + "\n")
+            num_bytes += len(piece.text.encode())
+            if num_bytes >= SAMPLE_BYTES and time.monotonic() - begin > READ_SECONDS:
+                return documents, num_bytes, False
+    return documents, num_bytes, True
+
+
+def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str, Any]:
+    """What `pretrain` would do with these files and this recipe.
+
+    Returns:
+        `documents`, `bytes`, `tokens` (of training and held-out text; at least so many where `complete` is false),
+        `vocab_size`, `num_parameters`, `steps`, `seconds` (of training), `tokens_seen`, `epochs`,
+        `tokens_per_second`, `prepare_seconds`, `memory_bytes` (the most that the process held), `disk_bytes`.
+
+    Raises:
+        UnmaskError: As the real run.
+    """
+    sources = list(paths or [packaged_corpus()])
+    with tempfile.TemporaryDirectory(prefix="unmask-") as name:
+        scratch = Path(name)
+        if is_prepared(sources):
+            data = open_prepared(Path(sources[0]))
+            m = data.manifest
+            text = TextForecast(m.documents, m.bytes, m.tokens, complete=True, vocab_size=m.vocab_size, seconds=0.0)
+        else:
+            text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch)
+            data = open_prepared(scratch / "data")
+        return _measured(data, text, recipe, scratch)
+
+
+def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:
+    training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
+    sitting = Sitting(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
+    begin = last = time.monotonic()
+    seconds, tokens = [], 0
+    for report in islice(train(sitting.state, sitting.stream, sitting.masker, training), NUM_STEPS):
+        now = time.monotonic()
+        seconds.append(now - last)
+        last, tokens = now, tokens + report.tokens
+        if now - begin > STEPS_SECONDS:
+            break
+    step_seconds = statistics.median(seconds[1:] or seconds)
+    step_tokens = tokens / len(seconds)
+    steps = _steps(recipe, step_seconds, step_tokens)
+    model = sitting.state.model
+    states = sum(tensor.nbytes for tensor in sitting.state.optimizer.state().values())
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    result = {
+        "documents": text.documents,
+        "bytes": text.bytes,
+        "tokens": text.tokens,
+        "complete": text.complete,
+        "vocab_size": text.vocab_size,
+        "num_parameters": model.num_parameters,
+        "steps": steps,
+        "seconds": steps * step_seconds,
+        "tokens_seen": round(steps * step_tokens),
+        "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
+        "tokens_per_second": step_tokens / step_seconds,
+        "prepare_seconds": text.seconds,
+        "memory_bytes": _peak_memory(),
+        "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
+        "device": sitting.device.type,
+    }
+    del data, sitting  # unmaps the shards before their folder goes
+    return result
+
+
+def _steps(recipe: Recipe, step_seconds: float, step_tokens: float) -> int:
+    training = recipe.training
+    if training.steps is not None:
+        return training.steps
+    if training.tokens is not None:
+        return math.ceil(training.tokens / step_tokens)
+    assert training.minutes is not None, "one of the budgets is given"
+    return max(1, round(training.minutes * 60.0 / step_seconds))
+
+
+def _peak_memory() -> int | None:
+    """Bytes that the process held at most, on a GPU of its memory; None where the system does not tell (Windows)."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,58 @@
+"""What a user asks for when a run begins: a recipe and the options on top of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import RunError
+from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Options as `unmask.pretrain` documents them; None is not asked for."""
+
+    recipe: str | None = None
+    minutes: float | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    strategy: str | None = None
+    tokenizer: str | Path | None = None
+    tokenizer_kind: str | None = None
+    vocab_size: int | None = None
+    seed: int | None = None
+    settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks what excludes each other.
+
+        Raises:
+            RunError: More than one budget is given.
+        """
+        if sum(budget is not None for budget in (self.minutes, self.steps, self.tokens)) > 1:
+            raise RunError("give one of minutes, steps and tokens")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == Request()
+
+    def load(self) -> Recipe:
+        """The recipe with the options on top.
+
+        Raises:
+            SettingsError: As `unmask.recipe.recipe.load_recipe`.
+        """
+        options: dict[str, Any] = {
+            "training.minutes": self.minutes,
+            "training.steps": self.steps,
+            "training.tokens": self.tokens,
+            "training.seed": self.seed,
+            "masking.strategy": self.strategy,
+            "tokenizer.path": None if self.tokenizer is None else str(Path(self.tokenizer).resolve()),
+            "tokenizer.kind": self.tokenizer_kind,
+            "tokenizer.vocab_size": self.vocab_size,
+        }
+        return load_recipe(self.recipe or DEFAULT, options=options, overrides=self.settings)

@@ -20,12 +20,15 @@ def texts(path: Path | str, **settings: object) -> list[str]:
     return [piece.text for piece, _ in Corpus([path], CorpusSettings.model_validate(settings)).pieces()]
 
 
-def test_files_folders_and_patterns(tmp_path: Path) -> None:
-    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/notes.md"):
+def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     found = [(s.path.name, s.kind) for s in find_sources([tmp_path])]
-    assert found == [("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text")]
+    assert sorted(found) == [
+        ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
+    ]  # fmt: skip
+    assert "1 files of other kinds are passed over (.pdf)" in caplog.text
     assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
     assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
 
@@ -35,14 +38,14 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     [
         ("none.txt", r"none\.txt: no such file"),
         ("*.txt", "no file fits this pattern"),
-        ("notes.md", r"notes\.md: cannot read this kind of file; supported are \.txt, .* each also with \.gz"),
+        ("scan.pdf", r"scan\.pdf: cannot read this kind of file; supported are \.txt, .* each also with \.gz"),
         ("empty", "no file in this folder can be read"),
         ("t.parquet.gz", "unpack it first"),
         ("dict", "no part called train; name one of its folders: test"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
-    for file in ("notes.md", "t.parquet.gz"):
+    for file in ("scan.pdf", "t.parquet.gz"):
         (tmp_path / file).write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "dict" / "test").mkdir(parents=True)

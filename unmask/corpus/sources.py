@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ from typing import Literal
 
 from unmask.corpus.compression import COMPRESSIONS, bare_suffix
 from unmask.errors import CorpusError
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow"]
 SUFFIXES: dict[str, Kind] = {
@@ -85,7 +88,13 @@ def _in_folder(folder: Path) -> list[Source]:
         return _in_folder(folder / "train")
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
         return [Source(file, "arrow") for file in sorted(folder.glob("*.arrow"))]
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and bare_suffix(path) in SUFFIXES)
+    inside = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in inside if bare_suffix(path) in SUFFIXES]
+    if len(files) < len(inside):
+        others = sorted({path.suffix or path.name for path in inside} - {path.suffix for path in files})
+        log.warning(
+            "%s: %d files of other kinds are passed over (%s)", folder, len(inside) - len(files), ", ".join(others)
+        )
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
     return [Source(file, _kind_of(file)) for file in files]

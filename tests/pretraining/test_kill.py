@@ -44,30 +44,37 @@ def lines_of(out: Path) -> list[tuple[str, int]]:
     return [(m["kind"], m["step"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
 
 
-def test_killed_three_times_the_weights_are_the_same(data_folder: Path, tmp_path: Path) -> None:
-    whole = start(data_folder, tmp_path / "whole")
+def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: Path) -> None:
+    """From raw text: three kills while starting and preparing, seven in training; then the run is finished."""
+    more = ("--steps", "400", "--vocab-size", "200", "--set", "evaluation.times=9")
+    whole = start(corpus_file, tmp_path / "whole", *more)
     assert whole.communicate(timeout=300) is not None
     assert whole.returncode == 0
 
     rng = random.Random(2026)
     killed = tmp_path / "killed"
-    for least in (0, 50, 110):
-        process = start(data_folder, killed, "--resume")
+    for least in (0, 0, 0, 10, 60, 110, 160, 210, 260, 310):
+        process = start(corpus_file, killed, *more, "--resume")
         if least:
             wait_for_step(killed, least, process)
-        time.sleep(rng.uniform(0.0, 0.4) if least else rng.uniform(1.0, 3.0))
+        time.sleep(rng.uniform(0.0, 0.15) if least else rng.uniform(0.5, 3.0))
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    last = start(data_folder, killed, "--resume", "--json")
+    last = start(corpus_file, killed, *more, "--resume", "--json")
     output, errors = last.communicate(timeout=300)
     assert last.returncode == 0, errors
-    assert json.loads(output)["steps"] == 200
+    assert json.loads(output)["steps"] == 400
 
+    assert files_of(killed / "data") == files_of(tmp_path / "whole" / "data")
     for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000200"
+    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000400"
     assert lines_of(killed) == lines_of(tmp_path / "whole"), "no step is missing or told twice"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -9,6 +9,7 @@ import pytest
 
 import unmask
 from unmask.cli import app as app_module
+from unmask.masking.settings import STRATEGIES
 
 
 def call(*arguments: object, code: int = 0) -> tuple[str, str]:
@@ -102,7 +103,7 @@ def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore
     code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")
     assert code == 0
     shown = json.loads(out)["strategies"]
-    assert [s["name"] for s in shown] == ["random", "whole_word", "span"]
+    assert [s["name"] for s in shown] == list(STRATEGIES)
     for strategy in shown:
         tokens, targets = strategy["tokens"], strategy["targets"]
         assert len(tokens) == len(strategy["input_tokens"])

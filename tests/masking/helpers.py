@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unmask.hashing import mix
+from unmask.masking.engine import Masker
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -36,7 +37,18 @@ def make_rows(
         begin = end
     maskable = tokenizer.ordinary[ids]
     arrays = (ids, segments, positions, starts, maskable, mix(keys))
-    return Rows(*(torch.from_numpy(array) for array in arrays))
+    return Rows(*(torch.from_numpy(array) for array in arrays))  # type: ignore[arg-type]
+
+
+def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
+    """A masker of any strategy, with all tables that one may need."""
+    return Masker.from_tokenizer(tokenizer, **({"frequencies": frequencies_of(tokenizer)} | options))  # type: ignore[arg-type]
+
+
+def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:
+    """Some frequencies: Zipf's, in a random order."""
+    order = np.random.default_rng(5).permutation(tokenizer.vocab_size)
+    return 1 + 10_000 // (1 + order)
 
 
 def word_numbers(rows: Rows) -> torch.Tensor:

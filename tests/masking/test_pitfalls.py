@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows
+from tests.masking.helpers import make_rows, masker_of
 from unmask.evaluation.held_out import HeldOutSet
 from unmask.masking.engine import Masker
 from unmask.masking.settings import STRATEGIES
@@ -21,7 +21,7 @@ ALL = sorted(STRATEGIES)
 def test_shares_do_not_overlap(tokenizer: Tokenizer, strategy: str) -> None:
     """1. Independent draws for random and keep give 81.0 / 10.0 / 9.1 instead of 80 / 10 / 10."""
     rows = make_rows(tokenizer, 6000, [120])
-    masked = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3)(rows)
+    masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows)
     target = masked.labels != -100
     seen, true = masked.input_ids[target], masked.labels[target]
     mask = (seen == tokenizer.special.mask).double().mean()
@@ -35,7 +35,7 @@ def test_shares_do_not_overlap(tokenizer: Tokenizer, strategy: str) -> None:
 def test_special_tokens_are_neither_chosen_nor_drawn(tokenizer: Tokenizer, strategy: str) -> None:
     """2 and 3. `[PAD]`, `[MASK]` or `[CLS]` as random tokens; `[CLS]` as a target."""
     rows = make_rows(tokenizer, 1000, [20, 5, 1])
-    masked = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.9, replacement=(0.0, 1.0, 0.0))(rows)
+    masked = masker_of(tokenizer, strategy=strategy, rate=0.9, replacement=(0.0, 1.0, 0.0))(rows)
     target = masked.labels != -100
     ordinary = torch.from_numpy(tokenizer.ordinary)
     assert target.sum() > 20_000
@@ -51,7 +51,7 @@ def test_special_tokens_are_neither_chosen_nor_drawn(tokenizer: Tokenizer, strat
 def test_long_words_neither_inflate_nor_deflate_the_rate(tokenizer: Tokenizer, mean_word: float) -> None:
     """5. A word of n pieces hit with 1 - (1 - p)^n; or skipped where it is longer than the budget that is left."""
     rows = make_rows(tokenizer, 4000, [12], mean_word=mean_word)
-    target = Masker.from_tokenizer(tokenizer, strategy="whole_word", rate=0.15)(rows).labels != -100
+    target = masker_of(tokenizer, strategy="whole_word", rate=0.15)(rows).labels != -100
     counts = target.sum(1).double()
     assert abs(counts.mean() - 0.15 * 12) < 4 * counts.std() / 4000**0.5
 
@@ -60,7 +60,7 @@ def test_long_words_neither_inflate_nor_deflate_the_rate(tokenizer: Tokenizer, m
 def test_labels_are_the_original_tokens(tokenizer: Tokenizer, strategy: str) -> None:
     """6. Overlapping spans that re-read corrupted tokens give wrong labels."""
     rows = make_rows(tokenizer, 500, [100])
-    masked = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.6)(rows)
+    masked = masker_of(tokenizer, strategy=strategy, rate=0.6)(rows)
     target = masked.labels != -100
     assert torch.equal(masked.labels[target], rows.input_ids[target])
 
@@ -81,11 +81,11 @@ def test_the_input_is_not_changed(tokenizer: Tokenizer, strategy: str) -> None:
     """8. Masking in place lets labels alias the input."""
     rows = make_rows(tokenizer, 10, [30])
     before = rows.input_ids.clone()
-    masked = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.9)(rows)
+    masked = masker_of(tokenizer, strategy=strategy, rate=0.9)(rows)
     assert torch.equal(rows.input_ids, before)
     assert len({masked.input_ids.data_ptr(), masked.labels.data_ptr(), rows.input_ids.data_ptr()}) == 3
     plain = [[2, 10, 11, 12, 3]]
-    Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.9)(plain)
+    masker_of(tokenizer, strategy=strategy, rate=0.9)(plain)
     assert plain == [[2, 10, 11, 12, 3]]
 
 
@@ -129,6 +129,6 @@ def test_no_token_is_drawn_twice(tokenizer: Tokenizer) -> None:
 def test_half_of_the_budget_may_be_one_word(tokenizer: Tokenizer) -> None:
     """A word longer than the whole budget is still masked now and then, and as a whole."""
     rows = make_rows(tokenizer, 3000, [10], mean_word=1e9)
-    counts = (Masker.from_tokenizer(tokenizer, strategy="whole_word", rate=0.15)(rows).labels != -100).sum(1)
+    counts = (masker_of(tokenizer, strategy="whole_word", rate=0.15)(rows).labels != -100).sum(1)
     assert set(np.unique(counts.numpy()).tolist()) == {0, 10}
     assert abs((counts == 10).double().mean() - 0.15) < 4 * (0.15 * 0.85 / 3000) ** 0.5

@@ -3,8 +3,10 @@ from __future__ import annotations
 import torch
 
 from tests.masking.helpers import make_rows, word_numbers
-from unmask.masking.engine import Masker, flatten
+from unmask.masking.engine import Masker
+from unmask.masking.flat import flatten
 from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import UniformWeights
 from unmask.packing.rows import Rows
@@ -14,7 +16,7 @@ from unmask.tokens.tokenizer import Tokenizer
 def span_lengths_in_words(rows: Rows, key: int = 5) -> list[list[int]]:
     """Lengths of the tiles of each segment, in words, read off the unit starts one token at a time."""
     flat = flatten(rows, key)
-    starts = SpanUnits().starts(flat).view(rows.shape)
+    starts = SpanUnits().starts(flat, Tables(0)).view(rows.shape)
     words = word_numbers(rows)
     found = []
     for r in range(len(rows.input_ids)):
@@ -57,7 +59,7 @@ def test_chosen_spans_keep_the_distribution(tokenizer: Tokenizer) -> None:
 
 def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 50, [30, 7, 1], mean_word=2.0)
-    starts = SpanUnits().starts(flatten(rows, 1)).view(rows.shape)
+    starts = SpanUnits().starts(flatten(rows, 1), Tables(0)).view(rows.shape)
     assert not (starts & ~rows.word_starts).any()
     first = rows.maskable & (rows.position_ids == 1)
     assert starts[first].all()
@@ -67,9 +69,9 @@ def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer
 def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 20, [30, 7])
     flat = flatten(rows, 0)
-    one = SpanUnits(max_words=1).starts(flat)
-    assert torch.equal(one[flat.maskable_T], WordUnits().starts(flat)[flat.maskable_T])
-    assert TokenUnits().starts(flat).all()
+    one = SpanUnits(max_words=1).starts(flat, Tables(0))
+    assert torch.equal(one[flat.maskable_T], WordUnits().starts(flat, Tables(0))[flat.maskable_T])
+    assert TokenUnits().starts(flat, Tables(0)).all()
 
 
 def test_another_epoch_tiles_otherwise(tokenizer: Tokenizer) -> None:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.hashing import GOLDEN, mix, mix_ints
+from unmask.hashing import mix, mix_ints
 from unmask.masking.budget import choose
+from unmask.masking.flat import flatten, partition
 from unmask.masking.plain import rows_from_ids
 from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
 from unmask.masking.schedule import RateSchedule, rate_at
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.units import FlatRows
+from unmask.masking.tables import Tables
 from unmask.packing.rows import Rows
 from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer, as_tokenizer
@@ -69,7 +70,9 @@ class Masker:
         settings: Strategy, rate and replacement.
         tokenizer: For the ids that are ordinary, and the mask's.
         seed: Masks of different seeds are independent.
-        frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"`.
+        frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"` and for
+            weights by frequency.
+        tables: These and others, in place of `frequencies`.
 
     Raises:
         SettingsError: The frequencies are needed and missing, or do not fit the vocabulary.
@@ -82,18 +85,17 @@ class Masker:
         *,
         seed: int = 0,
         frequencies: NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
     ) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.seed = seed
+        counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
+        self.tables = tables or Tables(tokenizer.vocab_size, counted)
+        self._on_device: dict[torch.device, Tables] = {}
         counts = uniform_counts(tokenizer.ordinary)
         if settings.replacement.random_from == "unigram":
-            if frequencies is None or len(frequencies) != tokenizer.vocab_size:
-                raise SettingsError(
-                    'random_from = "unigram" needs the frequency of each of the '
-                    f"{tokenizer.vocab_size} ids (they stand in the manifest of prepared data)"
-                )
-            counts = unigram_counts(tokenizer.ordinary, frequencies)
+            counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
         self._random_tokens = RandomTokens(counts)
 
     @classmethod
@@ -135,6 +137,11 @@ class Masker:
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
         return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts)
 
+    def _tables_on(self, device: torch.device) -> Tables:
+        if device not in self._on_device:
+            self._on_device[device] = self.tables.to(device)
+        return self._on_device[device]
+
     def __call__(
         self, rows: Rows | Tensor | Sequence[Sequence[int]], *, epoch: int = 0, progress: float = 0.0
     ) -> MaskedRows:
@@ -155,16 +162,17 @@ class Masker:
         replacement = self.settings.replacement
         key = mix_ints(self.seed, 0 if self.settings.static else epoch, _MASK)
         flat = flatten(batch, key)
-        starts_T = self.settings.units.starts(flat)
-        keys_T = self.settings.weights.keys(flat.bits_T)
-        chosen_T, unit_begin_T = choose(flat, starts_T, keys_T, rate_at(self.settings.rate, progress))
+        tables = self._tables_on(batch.input_ids.device)
+        units = partition(flat, self.settings.units.starts(flat, tables))
+        keys_T = self.settings.weights.keys(flat, units, tables)
+        chosen_T = choose(flat, units, keys_T, rate_at(self.settings.rate, progress))
 
         ids_T = batch.input_ids.reshape(-1)
         seen_T = replace(
             ids_T,
             chosen_T,
             mix(flat.bits_T + mix_ints(_REPLACE)),
-            unit_begin_T=unit_begin_T,
+            unit_begin_T=units.begin_T,
             settings=replacement,
             per_unit=(replacement.per or self.settings.units.replaced_per) == "unit",
             mask_id=self.tokenizer.special.mask,
@@ -173,27 +181,3 @@ class Masker:
         labels_T = torch.where(chosen_T, ids_T, IGNORED)
         attention_mask = (batch.segment_ids >= 0).to(torch.int64)
         return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask)
-
-
-def flatten(rows: Rows, key: int) -> FlatRows:
-    """Lays a batch in a line and gives every token its random bits.
-
-    Args:
-        rows: B rows of S positions.
-        key: A hash of seed and epoch.
-    """
-    num_rows, length = rows.shape
-    segment_BS = rows.segment_ids
-    begins_BS = torch.ones_like(rows.maskable)
-    begins_BS[:, 1:] = segment_BS[:, 1:] != segment_BS[:, :-1]
-    begins_T = begins_BS.view(-1)
-    places_T = torch.arange(num_rows * length, device=begins_T.device)
-    segment_begin_T = torch.cummax(torch.where(begins_T, places_T, 0), 0).values
-    counters_T = rows.segment_keys.reshape(-1) + rows.position_ids.reshape(-1) * GOLDEN + key
-    return FlatRows(
-        maskable_T=rows.maskable.reshape(-1),
-        word_starts_T=rows.word_starts.reshape(-1),
-        segment_T=torch.cumsum(begins_T, 0),
-        segment_begin_T=segment_begin_T,
-        bits_T=mix(counters_T),
-    )

@@ -9,13 +9,14 @@ from pydantic import model_validator
 from unmask.masking.replacement import Replacement
 from unmask.masking.schedule import Rate, RateSchedule
 from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
-from unmask.masking.weights import AnyWeights, UniformWeights
+from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings
 
 STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
+    "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
 }
 
 

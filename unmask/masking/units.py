@@ -8,7 +8,6 @@ Shape suffixes: T = all positions of a batch in a line (B rows x S positions); W
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
@@ -16,26 +15,9 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.flat import FlatRows
+from unmask.masking.tables import Tables
 from unmask.settings import Settings
-
-
-@dataclass(frozen=True)
-class FlatRows:
-    """A batch in a line, with what every strategy needs.
-
-    Attributes:
-        maskable_T: bool.
-        word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
-        segment_T: int64: running number of the segment; padding has numbers of its own.
-        segment_begin_T: int64: place in the line at which the token's segment begins.
-        bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
-    """
-
-    maskable_T: Tensor
-    word_starts_T: Tensor
-    segment_T: Tensor
-    segment_begin_T: Tensor
-    bits_T: Tensor
 
 
 class Units(Protocol):
@@ -47,8 +29,12 @@ class Units(Protocol):
 
     replaced_per: ClassVar[Literal["token", "unit"]]
 
-    def starts(self, rows: FlatRows) -> Tensor:
-        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter."""
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter.
+
+        Raises:
+            DataError: The rows lack an annotation that is needed.
+        """
         ...
 
 
@@ -58,7 +44,7 @@ class TokenUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     kind: Literal["tokens"] = "tokens"
 
-    def starts(self, rows: FlatRows) -> Tensor:
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         """Everywhere."""
         return torch.ones_like(rows.maskable_T)
 
@@ -69,7 +55,7 @@ class WordUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     kind: Literal["words"] = "words"
 
-    def starts(self, rows: FlatRows) -> Tensor:
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         """Where words begin."""
         return rows.word_starts_T
 
@@ -102,7 +88,7 @@ class SpanUnits(Settings):
             ends.append(round(before / total * 2**32))
         return ends
 
-    def starts(self, rows: FlatRows) -> Tensor:
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         """Tiles each segment.
 
         A length is drawn at every word. From the segment's begin on, the k-th length drawn is that of the k-th tile,

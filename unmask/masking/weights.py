@@ -3,24 +3,33 @@
 Drawing without replacement with weights is a sort: a unit gets the key E / w with E exponentially distributed, and
 units are taken in the order of their keys (Efraimidis and Spirakis 2006). With equal weights any increasing function
 of E serves, so the random bits themselves are the key.
+
+Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+from pydantic import Field
 from torch import Tensor
 
+from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.tables import Tables
 from unmask.settings import Settings
-
-KEY_BITS = 31
 
 
 class Weights(Protocol):
     """A way to order units."""
 
-    def keys(self, bits: Tensor) -> Tensor:
-        """Sorting keys: int64 in [0, 2**31), the shape of `bits` (64 random bits a unit)."""
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Sorting keys: [T], int64 in [0, 2**31), at the places where units begin; others do not matter.
+
+        Raises:
+            DataError: The rows lack an annotation that is needed.
+            SettingsError: A table is missing.
+        """
         ...
 
 
@@ -29,9 +38,36 @@ class UniformWeights(Settings):
 
     kind: Literal["uniform"] = "uniform"
 
-    def keys(self, bits: Tensor) -> Tensor:
-        """The upper random bits."""
-        return (bits >> (64 - KEY_BITS)) & ((1 << KEY_BITS) - 1)
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Random bits."""
+        return uniform_keys(rows.bits_T)
 
 
-AnyWeights = UniformWeights
+class FrequencyWeights(Settings):
+    """A unit's weight is a power of how often its rarest token stands in the corpus.
+
+    Attributes:
+        exponent: Negative prefers the rare, positive the common; 0 is uniform.
+        floor: Counts below this are taken for it, so that what stands once in the corpus is not drawn every time.
+
+    Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5. There, weights are normalised in the sentence;
+    here they order a draw without replacement, and the share of masked tokens stays exact.
+    """
+
+    kind: Literal["frequency"] = "frequency"
+    exponent: Annotated[float, Field(ge=-4.0, le=4.0)] = -0.5
+    floor: Annotated[int, Field(ge=1)] = 10
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by the rarest token of each unit."""
+        log2_V = tables.derived(self, lambda: self._table(tables))
+        rarest_T = units.largest(log2_V[rows.input_ids_T])
+        return weighted_keys(rows.bits_T, rarest_T if self.exponent < 0 else -rarest_T)
+
+    def _table(self, tables: Tables) -> Tensor:
+        """The logarithm of each id's weight, with the sign that makes the rarest the largest."""
+        counts_V = tables.frequencies("weights of kind frequency").clamp(min=self.floor)
+        return fixed_log2(counts_V.double().pow(-abs(self.exponent)))
+
+
+AnyWeights = Annotated[UniformWeights | FrequencyWeights, Field(discriminator="kind")]

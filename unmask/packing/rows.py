@@ -9,7 +9,8 @@ maskable        0   1 1 1   0     0   1 1   0     0
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ class Rows:
         maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
         segment_keys: [B, S], int64: a hash of what the segment holds (document, offset, first token), the same
             wherever the segment stands. Masks are drawn by it.
+        annotations: By name, [B, S], int64: what annotators said of each token; 0 at special tokens and padding, and
+            where nothing was said.
     """
 
     input_ids: Tensor
@@ -36,14 +39,22 @@ class Rows:
     word_starts: Tensor
     maskable: Tensor
     segment_keys: Tensor
+    annotations: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Rows:
         """The same rows on another device."""
-        return Rows(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def part(self, begin: int, end: int) -> Rows:
         """Rows `begin` to `end`, without a copy."""
-        return Rows(*(getattr(self, field.name)[begin:end] for field in fields(self)))
+        return self.map(lambda tensor: tensor[begin:end])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        """The rows with a change made to each of their tensors."""
+        tensors = {
+            entry.name: change(getattr(self, entry.name)) for entry in fields(self) if entry.name != "annotations"
+        }
+        return replace(self, **tensors, annotations={name: change(column) for name, column in self.annotations.items()})
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -215,8 +215,14 @@ class RowStream:
                 keys[r, begin:end] = self._key_of_piece[piece] ^ start
                 begin = end
         maskable = self.tokenizer.ordinary[input_ids]  # special, unknown and padding tokens are not ordinary
-        arrays = (input_ids, segment_ids, position_ids, word_starts, maskable, mix(keys))
-        return Rows(*(torch.from_numpy(array) for array in arrays))
+        return Rows(
+            input_ids=torch.from_numpy(input_ids),
+            segment_ids=torch.from_numpy(segment_ids),
+            position_ids=torch.from_numpy(position_ids),
+            word_starts=torch.from_numpy(word_starts),
+            maskable=torch.from_numpy(maskable),
+            segment_keys=torch.from_numpy(mix(keys)),
+        )
 
 
 def _joined(rows: list[list[Fragment]]) -> list[Fragment]:

@@ -1,0 +1,120 @@
+"""A batch in a line, and its partition into units: what units, weights and the budget work on.
+
+Shape suffix: T = all positions of a batch in a line (B rows x S positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.errors import DataError
+from unmask.hashing import GOLDEN, mix
+from unmask.packing.rows import Rows
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """A batch in a line, with what every strategy needs.
+
+    Attributes:
+        input_ids_T: int64: the ids before masking.
+        maskable_T: bool.
+        word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
+        segment_T: int64: running number of the segment; padding has numbers of its own.
+        segment_begin_T: int64: place in the line at which the token's segment begins.
+        bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
+        annotations: By name, int64 [T]: columns of the prepared data, as `unmask.packing.rows` describes them.
+    """
+
+    input_ids_T: Tensor
+    maskable_T: Tensor
+    word_starts_T: Tensor
+    segment_T: Tensor
+    segment_begin_T: Tensor
+    bits_T: Tensor
+    annotations: Mapping[str, Tensor]
+
+    def annotation(self, name: str, wanted_by: str) -> Tensor:
+        """A column of annotation.
+
+        Raises:
+            DataError: The rows do not have it; the text says how to get it.
+        """
+        if name not in self.annotations:
+            raise DataError(
+                f"{wanted_by} needs the annotation {name!r}, which these rows do not have; make it with "
+                f"`unmask prepare ... --annotate {name}`"
+            )
+        return self.annotations[name]
+
+    def segment_sum(self, values_T: Tensor) -> Tensor:
+        """Sums over each segment, at every token of it: [T]."""
+        return torch.zeros_like(values_T).scatter_add_(0, self.segment_begin_T, values_T)[self.segment_begin_T]
+
+
+@dataclass(frozen=True)
+class FlatUnits:
+    """A partition of the maskable tokens into units.
+
+    Attributes:
+        begin_T: int64: place at which the token's unit begins; a token that cannot be masked is its own, empty unit.
+        size_T: int64: tokens of the unit that begins here; 0 where none does.
+    """
+
+    begin_T: Tensor
+    size_T: Tensor
+
+    def sum(self, values_T: Tensor) -> Tensor:
+        """Sums over the tokens of each unit, at the place where it begins; 0 elsewhere. Args: values_T: [T]."""
+        return torch.zeros_like(values_T).scatter_add_(0, self.begin_T, values_T)
+
+    def largest(self, values_T: Tensor) -> Tensor:
+        """The largest of each unit's tokens, at the place where it begins."""
+        return values_T.scatter_reduce(0, self.begin_T, values_T, "amax")
+
+
+def flatten(rows: Rows, key: int) -> FlatRows:
+    """Lays a batch in a line and gives every token its random bits.
+
+    Args:
+        rows: B rows of S positions.
+        key: A hash of seed and epoch.
+    """
+    num_rows, length = rows.shape
+    segment_BS = rows.segment_ids
+    begins_BS = torch.ones_like(rows.maskable)
+    begins_BS[:, 1:] = segment_BS[:, 1:] != segment_BS[:, :-1]
+    begins_T = begins_BS.view(-1)
+    places_T = torch.arange(num_rows * length, device=begins_T.device)
+    segment_begin_T = torch.cummax(torch.where(begins_T, places_T, 0), 0).values
+    counters_T = rows.segment_keys.reshape(-1) + rows.position_ids.reshape(-1) * GOLDEN + key
+    return FlatRows(
+        input_ids_T=rows.input_ids.reshape(-1),
+        maskable_T=rows.maskable.reshape(-1),
+        word_starts_T=rows.word_starts.reshape(-1),
+        segment_T=torch.cumsum(begins_T, 0),
+        segment_begin_T=segment_begin_T,
+        bits_T=mix(counters_T),
+        annotations={name: column.reshape(-1) for name, column in rows.annotations.items()},
+    )
+
+
+def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
+    """Makes units of where they begin. A unit also ends at a token that cannot be masked and at its segment's end.
+
+    Args:
+        rows: The batch.
+        starts_T: [T], bool; values at tokens that cannot be masked do not matter.
+    """
+    maskable_T = rows.maskable_T
+    places_T = torch.arange(len(maskable_T), device=maskable_T.device)
+    before_T = torch.roll(maskable_T, 1)
+    first_T = ~before_T | (rows.segment_begin_T == places_T)
+    begins_T = starts_T | first_T | ~maskable_T
+    begin_T = torch.cummax(torch.where(begins_T, places_T, 0), 0).values
+    ones_T = maskable_T.to(torch.int64)
+    return FlatUnits(begin_T, torch.zeros_like(ones_T).scatter_add_(0, begin_T, ones_T))

@@ -1,0 +1,91 @@
+"""Sorting keys from random bits and weights, in integers, so that they are the same on every device.
+
+A weighted key is E / w; its order is that of log2(E) - log2(w). Logarithms are fixed-point numbers and come from tables
+that are made on the host: the device adds, shifts and looks up, and never computes a logarithm of its own.
+
+Shape suffix: T = all positions of a batch in a line.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KEY_BITS = 31
+POINT = 18  # fixed-point logarithms count in 2**-18
+LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
+_DRAW_BITS = 40
+_TABLE_BITS = 12
+
+
+def uniform_keys(bits_T: Tensor) -> Tensor:
+    """Keys of equally likely units: the upper random bits. Args: bits_T: int64. Returns: int64 in [0, 2**31)."""
+    return (bits_T >> (64 - KEY_BITS)) & ((1 << KEY_BITS) - 1)
+
+
+def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
+    """Keys of units with weights.
+
+    Args:
+        bits_T: int64: 64 random bits, of which the upper 40 are used.
+        log2_T: int64: logarithm of the weight to base 2, in 2**-18; weights that differ by more than a factor of
+            2**1000 or so are cut.
+
+    Returns:
+        int64 in [0, 2**31); a smaller key is drawn earlier.
+    """
+    log_T = _log2_exponential(bits_T) - log2_T
+    top = (1 << KEY_BITS) - 1
+    return (log_T + (1 << (KEY_BITS - 1))).clamp(0, top)
+
+
+def fixed_log2(values: Tensor) -> Tensor:
+    """Logarithms to base 2 in fixed point, made on the host.
+
+    Args:
+        values: Positive numbers, any shape.
+
+    Returns:
+        int64, the same shape, on the same device.
+    """
+    logs = np.log2(np.maximum(values.detach().cpu().numpy().astype(np.float64), 1e-300))
+    fixed = np.clip(np.round(logs * (1 << POINT)), -LARGEST_LOG2, LARGEST_LOG2).astype(np.int64)
+    return torch.from_numpy(fixed).to(values.device)
+
+
+def _log2_exponential(bits_T: Tensor) -> Tensor:
+    """log2(E) with E = -ln(1 - v) for v uniform in (0, 1): log2(v) and a smooth correction, both from tables.
+
+    v has 40 bits and is not 0. Its exponent is exact (`frexp` of an integer below 2**53), its mantissa and v itself are
+    looked up with 12 bits and interpolated with the next 12.
+    """
+    mantissas, corrections = _tables(bits_T.device)
+    draw_T = (bits_T >> (64 - _DRAW_BITS)) & ((1 << _DRAW_BITS) - 1) | 1
+    mantissa_T, exponent_T = torch.frexp(draw_T.double())
+    fine_T = (mantissa_T * (1 << (2 * _TABLE_BITS + 1))).to(torch.int64) - (1 << (2 * _TABLE_BITS))
+    coarse_T = draw_T >> (_DRAW_BITS - 2 * _TABLE_BITS)
+    log_T = (exponent_T.to(torch.int64) - _DRAW_BITS) << POINT
+    return log_T + _interpolated(mantissas, fine_T) + _interpolated(corrections, coarse_T)
+
+
+def _interpolated(table: Tensor, place_T: Tensor) -> Tensor:
+    index_T, rest_T = place_T >> _TABLE_BITS, place_T & ((1 << _TABLE_BITS) - 1)
+    low_T = table[index_T]
+    return low_T + (((table[index_T + 1] - low_T) * rest_T) >> _TABLE_BITS)
+
+
+@functools.cache
+def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """log2 of mantissas in [1/2, 1], and log2(-ln(1 - v) / v) for v in [0, 1), in fixed point."""
+    size = 1 << _TABLE_BITS
+    grid = np.arange(size + 1) / size
+    mantissas = np.log2(0.5 + 0.5 * grid)
+    v = np.clip(grid, 1e-9, 1.0 - 0.5 / size / size)
+    corrections = np.log2(-np.log1p(-v) / v)
+    return tuple(  # type: ignore[return-value]
+        torch.from_numpy(np.round(table * (1 << POINT)).astype(np.int64)).to(device)
+        for table in (mantissas, corrections)
+    )

@@ -1,0 +1,97 @@
+"""What masking may know beside the rows: tables over the vocabulary, made elsewhere and handed in.
+
+Shape suffixes: V = vocabulary, D = dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from unmask.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model made of the vocabulary at some step. Masking never sees the model itself.
+
+    Attributes:
+        version: The step that they were made at.
+        tables: By name, float32 [V] or [V, D].
+    """
+
+    version: int
+    tables: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables over the vocabulary; those that a strategy does not need may be missing.
+
+    Attributes:
+        vocab_size: Number of ids.
+        frequencies_V: int64: how often each id stands in the training text.
+        documents_V: int64: in how many documents each id stands.
+        num_documents: How many documents there are.
+        scores: What a model made of the vocabulary.
+    """
+
+    vocab_size: int
+    frequencies_V: Tensor | None = None
+    documents_V: Tensor | None = None
+    num_documents: int = 0
+    scores: Scores | None = None
+    _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def frequencies(self, wanted_by: str) -> Tensor:
+        """The frequencies.
+
+        Raises:
+            SettingsError: They are missing or of another vocabulary.
+        """
+        if self.frequencies_V is None or len(self.frequencies_V) != self.vocab_size:
+            raise SettingsError(
+                f"{wanted_by} needs the frequency of each of the {self.vocab_size} ids (they stand in the manifest of "
+                "prepared data)"
+            )
+        return self.frequencies_V
+
+    def score(self, name: str, wanted_by: str) -> Tensor:
+        """A score of the vocabulary.
+
+        Raises:
+            SettingsError: There is none.
+        """
+        if self.scores is None or name not in self.scores.tables:
+            raise SettingsError(f"{wanted_by} needs the score {name!r} of a model, which the training loop makes")
+        return self.scores.tables[name]
+
+    def derived(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """A table that follows from these, made once."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        return self._derived[name]
+
+    def with_scores(self, scores: Scores | None) -> Tables:
+        """The same tables with other scores; what follows from the rest is kept where there are none."""
+        return self if scores is self.scores else replace(self, scores=scores, _derived={})
+
+    def to(self, device: torch.device) -> Tables:
+        """The same tables on another device."""
+
+        def move(table: Tensor | None) -> Tensor | None:
+            return None if table is None else table.to(device)
+
+        scores = self.scores
+        if scores is not None:
+            scores = Scores(scores.version, {name: table.to(device) for name, table in scores.tables.items()})
+        return replace(
+            self,
+            frequencies_V=move(self.frequencies_V),
+            documents_V=move(self.documents_V),
+            scores=scores,
+            _derived={name: table.to(device) for name, table in self._derived.items()},
+        )

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from unmask.tokens.words import WordStarts
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens of a text, without special tokens.
+    """The tokens of a text, or of several texts one behind another, without special tokens.
 
     Attributes:
         input_ids: [num_tokens], int32.
@@ -90,13 +91,29 @@ class Tokenizer:
         Args:
             texts: Any number of texts; they are tokenized in parallel.
         """
+        joined, lengths = self.encode_joined(texts)
+        ends = np.cumsum(lengths)
+        return [
+            Encoded(joined.input_ids[begin:end], joined.word_starts[begin:end])
+            for begin, end in zip(ends - lengths, ends, strict=True)
+        ]
+
+    def encode_joined(self, texts: Sequence[str]) -> tuple[Encoded, NDArray[np.int64]]:
+        """As `encode_corpus`, with the tokens of all texts one behind another, which is faster where texts are short.
+
+        Returns:
+            The tokens, and how many of them each text has.
+        """
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         finally:
             self.backend.encode_special_tokens = before
-        return [self._encoded(encoding.ids) for encoding in encodings]
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        each = chain.from_iterable(encoding.ids for encoding in encodings)
+        input_ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
@@ -141,10 +158,6 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-    def _encoded(self, ids: Sequence[int]) -> Encoded:
-        input_ids = np.asarray(ids, dtype=np.int32)
-        return Encoded(input_ids, self.word_starts.of_ids(input_ids))
 
 
 def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def put_together(
             raise DataError(f"{part_file(root, number)}: was changed by somebody else; run the same command again")
         train.add(part.train)
         validation.add(part.validation)
-        ids, counts = part.frequencies
+        # Of their type also where a job is all held out, and the lists are empty.
+        ids, counts = (np.array(values, dtype=np.int64) for values in part.frequencies)
         frequencies[ids] += counts
         census.texts += part.texts
         census.single_words += part.single_words

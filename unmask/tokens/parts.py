@@ -6,7 +6,6 @@ was made of, so that a preparation that goes on knows what it may keep.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,8 @@ class Part:
         Raises:
             OSError: It cannot be written.
         """
-        write_atomically(part_file(root, self.number), json.dumps(dataclasses.asdict(self)))
+        # Not dataclasses.asdict, which copies the frequencies one by one.
+        write_atomically(part_file(root, self.number), json.dumps(vars(self), default=vars))
 
     def is_whole(self, root: Path) -> bool:
         """Whether its shards are there and fit their checksums: a power failure may have cost a file its name."""

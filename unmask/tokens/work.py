@@ -99,7 +99,8 @@ def cannot_write(root: Path, error: OSError) -> DataError:
 
 def _tokenize(job: Job, tokenizer: Tokenizer) -> Iterator[tuple[TokenBatch, NDArray[np.bool_]]]:
     """Batches of about a megabyte, so that what the tokenizer holds at once stays small; and what of them is held."""
-    number_of = (np.cumsum(job.num_bytes) - 1) // BATCH_BYTES
+    total = int(job.num_bytes.sum())
+    number_of = (np.cumsum(job.num_bytes) - 1) * max(round(total / BATCH_BYTES), 1) // total
     cuts = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(job.texts)]
     for begin, end in pairwise(cuts):
         tokens, lengths = tokenizer.encode_joined(job.texts[begin:end])

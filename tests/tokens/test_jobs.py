@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -77,11 +76,12 @@ def test_the_files_are_the_same_for_any_number_of_workers(corpus_file: Path, tmp
     made = []
     for workers in (1, 2, 3):
         done: list[int] = []
+        out = tmp_path / str(workers)
         prepare(
-            [corpus_file], tmp_path / str(workers), corpus=CorpusSettings(), tokenizer=SMALL, workers=workers,
-            size_bytes=size_bytes, notify=lambda what, n, total: done.append(n if what == "tokenizing" else 0),
+            [corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=workers, size_bytes=size_bytes,
+            notify=lambda what, n, total, done=done: done.append(n if what == "tokenizing" else 0),
         )  # fmt: skip
-        made.append(contents(tmp_path / str(workers)))
+        made.append(contents(out))
         assert done[-1] == max(done) > 50_000, "progress ends at all of the text"
     assert made[0] == made[1] == made[2]
     num_shards = sum(name.startswith("train/") for name in made[0])

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +101,15 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     folder.begin(work, ready, anew=not goes_on)
     if goes_on and (kept := folder.num_parts):
         note(f"going on: {kept:,} of the parts were done before")
-    num_parts = make_parts(
-        cut_jobs(opened.pieces(), size_bytes or job_bytes(sum(size for _, size, _ in sources))),
-        out,
-        ready,
-        made_by=work.made_by,
-        workers=usable_cores() if workers is None else workers,
-        notify=lambda done: notify("tokenizing", done, total),
-    )
+    with closing(opened.pieces()) as pieces:
+        num_parts = make_parts(
+            cut_jobs(pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources))),
+            out,
+            ready,
+            made_by=work.made_by,
+            workers=usable_cores() if workers is None else workers,
+            notify=lambda done: notify("tokenizing", done, total),
+        )
     manifest = put_together(out, num_parts, corpus=opened, tokenizer=ready, settings=settings)
     _check_known(manifest)
     folder.finish(manifest)

@@ -149,7 +149,7 @@ def test_an_error_in_a_worker_arrives(tokenizer: Tokenizer, tmp_path: Path) -> N
     tokenizer.save(tmp_path / "tokenizer", max_length=128)
     (tmp_path / "train").write_text("in the way")
     with (
-        pytest.raises(DataError, match=r"cannot be written \(File exists\); what is done is kept"),
+        pytest.raises(DataError, match=r"cannot be written \(File exists\); make room and run the same command again"),
         pool_on(tmp_path) as pool,
     ):
         pool.run(jobs_of())
@@ -188,7 +188,10 @@ def test_a_worker_that_is_killed(corpus_file: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(making, "WorkerPool", Watched)
     options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
-    with pytest.raises(DataError, match="a worker process was killed by signal 9.*run the same command again.*fewer"):
+    with pytest.raises(
+        DataError,
+        match="a worker process was killed by signal 9.*goes on from what is done: run it again, with fewer --workers",
+    ):
         prepare([corpus_file], tmp_path / "out", **options, notify=kill)  # type: ignore[arg-type]
     assert not (tmp_path / "out" / "manifest.json").exists()
     notes: list[str] = []

@@ -137,9 +137,9 @@ class DataFolder:
             self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
             for folder in (*self.splits, self.parts):
                 shutil.rmtree(folder, ignore_errors=True)
-            self.tokenizer.mkdir(exist_ok=True)
-            tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
-            sync_folder(self.tokenizer)
+        self.tokenizer.mkdir(exist_ok=True)
+        tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
+        sync_folder(self.tokenizer)
         self.parts.mkdir(exist_ok=True)
         for folder in self.splits:
             folder.mkdir(exist_ok=True)

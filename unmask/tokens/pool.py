@@ -147,6 +147,6 @@ def _death(process: subprocess.Popen[Any]) -> DataError:
     code = process.wait()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return DataError(
-        f"a worker process {how}, perhaps for want of memory; what is done is kept: run the same command again, "
-        "with fewer --workers if memory is short (1 works without further processes)"
+        f"a worker process {how}, perhaps for want of memory; `unmask prepare` goes on from what is done: "
+        "run it again, with fewer --workers if memory is short (1 works without further processes)"
     )

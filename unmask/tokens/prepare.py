@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import tokenizers
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import keep_stdin
-from unmask.errors import DataError, SettingsError
+from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
 from unmask.tokens.jobs import cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
@@ -166,9 +166,10 @@ def _obtain_tokenizer(
     if settings.path is not None:
         return load_tokenizer(Path(settings.path))
     if unchanged is not None:
-        trained = load_tokenizer(folder.tokenizer)
-        if trained.fingerprint == unchanged.tokenizer_sha256:
-            return trained
+        with suppress(TokenizerError):  # where it is damaged, it is trained again
+            trained = load_tokenizer(folder.tokenizer)
+            if trained.fingerprint == unchanged.tokenizer_sha256:
+                return trained
     num_bytes = 0
 
     def texts() -> Iterator[str]:

@@ -93,8 +93,10 @@ def finish_job(job: Job, tokenizer: Tokenizer, root: Path, *, made_by: str, noti
 
 def cannot_write(root: Path, error: OSError) -> DataError:
     """The error for a full or failing disk."""
-    return DataError(f"{root}: cannot be written ({error.strerror or error}); what is done is kept, so make room and "
-                     "run the same command again")  # fmt: skip
+    return DataError(
+        f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
+        "`unmask prepare` goes on from what is done"
+    )
 
 
 def _tokenize(job: Job, tokenizer: Tokenizer) -> Iterator[tuple[TokenBatch, NDArray[np.bool_]]]:

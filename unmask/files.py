@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Writes a file under another name, forces it to the disk, and gives it its name in one step."""
     partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content

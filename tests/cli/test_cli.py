@@ -65,6 +65,17 @@ def test_prepare_then_pretrain(main, corpus_file: Path, tmp_path: Path) -> None:
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data")
     assert code == 2
     assert "already holds prepared data; replace it with --overwrite" in err
+    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--resume", "--json")
+    assert (code, json.loads(out)) == (0, ledger)
+    assert "is complete already" in err
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 150, "--resume")
+    assert (code, "prepared with other sources or settings; replace it with --overwrite" in err) == (2, True)
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--resume", "--overwrite")
+    assert (code, "--resume and --overwrite exclude each other" in err) == (2, True)
+    again = ("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--overwrite", "--workers", 1)
+    assert json.loads(main(*again, "--json")[1]) == ledger
+    code, _, err = main(*again[:-1], 0)
+    assert (code, "--workers 0: there must be one at the least" in err) == (2, True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("x")
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "mine")

@@ -16,7 +16,7 @@ from unmask.pretraining.data import open_prepared
 from unmask.tokens.manifest import Manifest, load_manifest, verify_files
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import ShardWriter, TokenPiece, TokenStore
+from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore, file_sha256
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -78,14 +78,30 @@ def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
     assert not ends
 
 
-def test_shards_roll_over(tmp_path: Path) -> None:
-    pieces = [TokenPiece(np.arange(5, dtype=np.int32) + n, np.ones(5, bool), n, 0, 5) for n in range(7)]
-    with ShardWriter(tmp_path, "train", vocab_size=100_000, shard_tokens=10) as writer:
-        for piece in pieces:
-            writer.write([piece])
-    assert [file.pieces for file in writer.files] == [2, 2, 2, 1]
-    store = TokenStore([tmp_path / file.name for file in writer.files])
-    assert [store.read(n, 1, 2)[0].tolist() for n in range(7)] == [[n + 1, n + 2] for n in range(7)]
+def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    lengths = np.array([5, 1, 3])
+    ids = np.arange(9, dtype=np.int32) + 70_000
+    starts = np.array([True, False, False, True, False, True, True, False, True])
+    columns = np.array([3, 3, 8]), np.array([0, 10, 0]), np.array([10, 2, 6])
+    writer = ShardWriter(tmp_path, "train/00000.arrow", vocab_size=100_000)
+    writer.write(TokenBatch(ids, starts, lengths, *columns))
+    writer.write(TokenBatch(ids, starts, lengths, *columns).select(np.array([False, True, True])))
+    file = writer.save()
+    assert file is not None
+    assert (file.pieces, file.tokens, file.sha256) == (5, 13, file_sha256(tmp_path / file.name))
+    store = TokenStore([tmp_path / file.name])
+    rows = [[part.tolist() for part in store.read(n, 0, int(store.lengths[n]))] for n in range(5)]
+    whole = [
+        [[70_000, 70_001, 70_002, 70_003, 70_004], [1, 0, 0, 1, 0]],
+        [[70_005], [1]],
+        [[70_006, 70_007, 70_008], [1, 0, 1]],
+    ]
+    assert rows == whole + whole[1:]
+    assert store.document.tolist() == [3, 3, 8, 3, 8]
+    assert store.offset.tolist() == [0, 10, 0, 10, 0]
+    assert store.num_bytes.tolist() == [10, 2, 6, 2, 6]
+    assert ShardWriter(tmp_path, "train/00001.arrow", vocab_size=9).save() is None
+    assert [path.name for path in (tmp_path / "train").iterdir()] == ["00000.arrow"]
 
 
 def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:

@@ -224,10 +224,10 @@ def test_texts_of_a_single_word_are_found() -> None:
     census = WordCensus()
     assert not census.without_words
     for _ in range(19):
-        census.add(np.array([True, False, False]))
-    census.add(np.array([True]))  # one token tells nothing
+        census.add(np.array([True, False, False]), np.array([3]))
+    census.add(np.array([True]), np.array([1]))  # one token tells nothing
+    assert (census.texts, census.single_words) == (19, 19)
     assert census.without_words
-    census.add(np.array([True, False, True]))
-    assert census.without_words
-    census.add(np.array([True, True]))
+    census.add(np.array([True, False, True, True, True]), np.array([3, 0, 2]))
+    assert (census.texts, census.single_words) == (21, 19)
     assert not census.without_words

@@ -101,7 +101,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
 
 
 @app.command()
-def prepare(
+def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
     out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
     tokenizer: Annotated[
@@ -110,10 +110,14 @@ def prepare(
     tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
     settings: Settings = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. [default: one a core]")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep shards that are there, whole or in part, if made as asked now.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Tokenize text into shards, once, for any number of runs.
+    """Tokenize text into shards, once, for any number of runs. After a stop, the same command goes on.
 
     Example: unmask prepare corpus.txt --out data/mine
     """
@@ -128,6 +132,8 @@ def prepare(
             "tokenizer.vocab_size": vocab_size,
         },
         settings=tuple(settings or ()),
+        workers=workers,
+        resume=resume,
         overwrite=overwrite,
     )
     if as_json:

@@ -9,8 +9,9 @@ from typing import Any
 from unmask.cli.progress import ConsoleReporter
 from unmask.errors import RunError
 from unmask.pretraining.data import describe
+from unmask.pretraining.interrupt import Interruption
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.manifest import MANIFEST
+from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.prepare import prepare
 
 
@@ -20,22 +21,34 @@ def run_prepare(
     *,
     options: Mapping[str, Any],
     settings: tuple[str, ...],
-    overwrite: bool,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Prepares and tells what came out.
 
     Raises:
         UnmaskError: As `unmask.tokens.prepare.prepare`; or the folder holds prepared data already.
+        Interrupted: SIGINT or SIGTERM; the parts that were done are kept.
     """
     recipe = load_recipe(options=options, overrides=settings)
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file; --out takes a folder")
-    if (out / MANIFEST).exists() and not overwrite:
-        raise RunError(f"{out} already holds prepared data; replace it with --overwrite, or give another --out")
-    if out.is_dir() and not (out / MANIFEST).exists() and any(out.iterdir()) and not (out / "tokenizer").is_dir():
-        raise RunError(f"{out} holds other files; give a new or empty folder")
-    with ConsoleReporter() as reporter:
-        manifest = prepare(paths, out, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
+    if DataFolder(out).is_complete and not resume and not overwrite:
+        raise RunError(
+            f"{out} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
+            "--out"
+        )
+    with Interruption(), ConsoleReporter() as reporter:
+        manifest = prepare(
+            paths,
+            out,
+            corpus=recipe.corpus,
+            tokenizer=recipe.tokenizer,
+            workers=workers,
+            resume=resume,
+            overwrite=overwrite,
+            notify=reporter.stage,
+            note=reporter.note,
+        )
     for text in describe(manifest):
         reporter.note(text)
     for name, split in (("training", manifest.train), ("held out", manifest.validation)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -52,8 +52,10 @@ class Corpus:
         plain = all(source.kind in ("text", "fasta") and source.path.suffix in _PLAIN for source in self.sources)
         return sum(source.path.stat().st_size for source in self.sources) if plain else None
 
-    def pieces(self) -> Iterator[tuple[TextPiece, bool]]:
+    def pieces(self) -> Generator[tuple[TextPiece, bool]]:
         """Every piece with whether it is held out. Whole documents go by the hash of their first piece.
+
+        Closing it closes the file that is being read.
 
         Raises:
             CorpusError: A file cannot be read.

@@ -61,6 +61,14 @@ class _Cutter:
             begin = end
         self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
 
+    def whole(self, text: str) -> TextPiece | None:
+        """A document that comes in one piece; None where it is white space only."""
+        text = text.rstrip("\n")
+        if not text or text.isspace():
+            return None
+        self.document += 1
+        return TextPiece(self.document - 1, 0, text)
+
     def finish(self) -> Iterator[TextPiece]:
         text = "".join(self._parts).rstrip("\n")
         if text.strip() or (self._offset and text):
@@ -98,6 +106,10 @@ def split_lines(
     for lines, unit in files:
         for line in lines:
             whole = line.starts and line.ends
+            if unit == "line" and whole and len(line.text) < piece_chars:  # nearly always, and worth being quick at
+                if piece := cutter.whole(line.text):
+                    yield piece
+                continue
             if unit == "block" and whole and not line.text.strip():
                 yield from cutter.finish()
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -113,27 +114,39 @@ def _supported() -> str:
     return f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
 
 
-def keep_stdin(names: Sequence[str | Path], folder: Path) -> Iterator[str | Path]:
+def keep_stdin(names: Sequence[str | Path], folder: Path, *, kept: bool = False) -> Iterator[str | Path]:
     """Replaces `-` by a file with what came on standard input, since a corpus is read more than once.
+
+    The file has its name only once standard input has ended, so one that is there is whole.
 
     Args:
         names: As the user gave them.
         folder: Where the file is put.
+        kept: Whether the file of an earlier try stands in where nothing comes now.
 
     Raises:
         CorpusError: Standard input is a terminal, or empty.
     """
     for name in names:
-        if str(name) != STDIN:
-            yield name
-            continue
-        if sys.stdin.isatty():
-            raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "stdin.txt"
-        with file.open("wb") as out:
-            shutil.copyfileobj(sys.stdin.buffer, out)
-        if file.stat().st_size == 0:
-            file.unlink()
-            raise CorpusError("standard input is empty")
-        yield file
+        yield _read_stdin(folder / "stdin.txt", kept=kept) if str(name) == STDIN else name
+
+
+def _read_stdin(file: Path, *, kept: bool) -> Path:
+    kept = kept and file.is_file()
+    if sys.stdin.isatty():
+        if kept:
+            return file
+        raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    with partial.open("wb") as out:
+        shutil.copyfileobj(sys.stdin.buffer, out)
+        out.flush()
+        os.fsync(out.fileno())
+    if partial.stat().st_size == 0:
+        partial.unlink()
+        if kept:
+            return file
+        raise CorpusError("standard input is empty")
+    os.replace(partial, file)
+    return file

@@ -77,7 +77,8 @@ def read_lines(path: Path, bad: BadInput) -> Iterator[LinePart]:
         path: As for `read_text`, which says what may be raised.
         bad: As there; broken lines are left out.
     """
-    return (part for part in _line_parts(path, bad) if not bad.is_broken(part.text))
+    parts = _line_parts(path, bad)
+    return (part for part in parts if not bad.is_broken(part.text)) if bad.skip else parts
 
 
 def _line_parts(path: Path, bad: BadInput) -> Iterator[LinePart]:

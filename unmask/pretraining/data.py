@@ -86,7 +86,14 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
         _check_settings(data, recipe)
     else:
         if not _is_ours(folder, paths, recipe):
-            prepare(paths, folder, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
+            prepare(
+                paths,
+                folder,
+                corpus=recipe.corpus,
+                tokenizer=recipe.tokenizer,
+                notify=reporter.stage,
+                note=reporter.note,
+            )
         data = open_prepared(folder)
     for text in describe(data.manifest):
         reporter.note(text)

@@ -1,99 +1,126 @@
-"""Text to token shards: one pass over the corpus, in bounded memory.
+"""Text to token shards: in parallel, in bounded memory, and going on where a kill has stopped it.
 
-The folder that comes out:
+    corpus ──cut──▶ jobs ──tokenize, in worker processes──▶ parts with their shards ──add up──▶ manifest
 
-    manifest.json           written last: a folder with a manifest is complete
-    tokenizer/              tokenizer.json and what transformers wants beside it
-    train/00000.arrow ...   token shards (see `unmask.tokens.shards`)
-    validation/00000.arrow ...
+Reading is one stream, in this process; which job a text falls into depends on the sources alone. `DataFolder` tells
+what stands in the folder that comes out.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tokenizers
 
 from unmask.corpus.corpus import Corpus
-from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import keep_stdin
-from unmask.errors import DataError
-from unmask.tokens.manifest import MANIFEST, Manifest, Split
+from unmask.errors import DataError, SettingsError, TokenizerError
+from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
+from unmask.tokens.jobs import cut_jobs, job_bytes, utf8_bytes
+from unmask.tokens.ledger import put_together
+from unmask.tokens.making import make_parts, usable_cores
+from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import ShardWriter, TokenPiece
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.training import train_tokenizer
-from unmask.tokens.words import WordCensus
+from unmask.tokens.work import run_job
 
 log = logging.getLogger(__name__)
 
-BATCH_CHARS = 1 << 20
-TRAIN, VALIDATION = "train", "validation"
 MOST_UNKNOWN = 0.5
-# Written into the tokenizer that stands beside the data; a model writes its own length.
-ANY_LENGTH = int(1e9)
+# Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
+PARTS_VERSION = 1
 
 Notify = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes of text done, and bytes of text there are (None where it is not known)."""
 
 
-def prepare(
+def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     paths: Sequence[str | Path],
     out: Path,
     *,
     corpus: CorpusSettings,
     tokenizer: TokenizerSettings,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    size_bytes: int | None = None,
     notify: Notify = lambda what, done, total: None,
+    note: Callable[[str], None] = log.info,
 ) -> Manifest:
-    """Tokenizes a corpus into shards.
+    """Tokenizes a corpus into shards. What a try with the same settings has done, before it was stopped, is kept.
 
     Args:
         paths: Files, folders or patterns; `-` is standard input.
-        out: The data folder; made where missing, files of an earlier try are replaced.
+        out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
+        workers: Processes that tokenize; None takes as many as there are cores. 1 works in this process, with the
+            threads of the tokenizers library. The data is the same for any number.
+        resume: Data that is complete, and was made with the same settings, is returned as it is.
+        overwrite: Nothing that is there is kept.
+        size_bytes: Text of a shard; None fits it to the sources.
         notify: Told of the progress.
+        note: Told what is kept, in a line.
 
     Raises:
         CorpusError: A file cannot be read, or there is too little text.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
-        DataError: The tokenizer does not know most of the text, or the folder is a file.
+        DataError: The tokenizer does not know most of the text; the folder is a file, holds files of somebody else
+            or, with `resume`, data made with other settings or of other sources; a worker died; the disk is full.
+        SettingsError: A number of workers that cannot be; or both `resume` and `overwrite`.
     """
-    if out.exists() and not out.is_dir():
-        raise DataError(f"{out} is a file; --out takes a folder")
+    _check_options(workers=workers, resume=resume, overwrite=overwrite)
+    folder = DataFolder(out)
+    folder.check()
     settings = preparation_settings(paths, corpus, tokenizer)
-    opened = Corpus(list(keep_stdin(paths, out)), corpus)
+    if resume and folder.is_complete:
+        return _complete(out, settings, note)
+    before = None if overwrite else folder.unfinished()
+    opened = Corpus(list(keep_stdin(paths, out, kept=before is not None)), corpus)
     log.info("corpus: %s", opened.plan.describe())
     total = opened.num_bytes
-    ready = _obtain_tokenizer(opened, tokenizer, lambda what, done: notify(what, done, total))
-    # Only now is anything touched that an earlier try has left.
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)
-    for name in (TRAIN, VALIDATION):
-        shutil.rmtree(out / name, ignore_errors=True)
-    folder = out / "tokenizer"
-    folder.mkdir(exist_ok=True)
-    ready.save(folder, max_length=ANY_LENGTH)
-    manifest = _write_shards(
-        opened,
-        out,
-        tokenizer=ready,
-        settings=settings,
-        notify=lambda what, done: notify(what, done, total),
-    )
-    unknown = manifest.train.unknown_tokens + manifest.validation.unknown_tokens
-    if manifest.tokens == 0 or unknown > MOST_UNKNOWN * manifest.tokens:
-        raise DataError(
-            f"{unknown:,} of {manifest.tokens:,} tokens are unknown to the tokenizer: it does not fit this text "
-            "(a WordPiece tokenizer takes no words of over 100 letters); give another with --tokenizer"
+    sources = stamp(opened.all_sources())
+    if before is not None and (before.settings, before.sources) != (settings, sources):
+        note("the settings or the files have changed since the last try; what still fits is kept")
+        unchanged = None
+    else:
+        unchanged = before
+    ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
+    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready))
+    if unchanged == work and (finished := folder.finished(work)) is not None:
+        return finished
+    goes_on = before is not None and before.made_by == work.made_by
+    folder.begin(work, ready, anew=not goes_on)
+    if goes_on and (kept := folder.num_parts):
+        note(f"going on: {kept:,} of the parts were done before")
+    with closing(opened.pieces()) as pieces:
+        num_parts = make_parts(
+            cut_jobs(pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources))),
+            out,
+            ready,
+            made_by=work.made_by,
+            workers=usable_cores() if workers is None else workers,
+            notify=lambda done: notify("tokenizing", done, total),
         )
-    manifest.save(out)
+    manifest = put_together(out, num_parts, corpus=opened, tokenizer=ready, settings=settings)
+    _check_known(manifest)
+    folder.finish(manifest)
     return manifest
+
+
+def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise SettingsError("--resume and --overwrite exclude each other")
+    if workers is not None and workers < 1:
+        raise SettingsError(f"--workers {workers}: there must be one at the least")
 
 
 def preparation_settings(
@@ -107,10 +134,42 @@ def preparation_settings(
     }
 
 
-def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Callable[[str, int], None]) -> Tokenizer:
-    """Loads the tokenizer, or trains it on the training text alone."""
+def _made_by(settings: dict[str, Any], tokenizer: Tokenizer) -> str:
+    content = [PARTS_VERSION, tokenizers.__version__, tokenizer.fingerprint, settings]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
+    """The manifest of data that needs no more work."""
+    manifest = load_manifest(out)
+    if manifest.settings != settings:
+        raise DataError(
+            f"{out} holds data that was prepared with other sources or settings; replace it with --overwrite, or give "
+            "another --out"
+        )
+    for source in manifest.sources:
+        path = Path(source["path"])
+        if path.is_file() and path.stat().st_size != source["bytes"]:
+            raise DataError(f"{path} has changed since {out} was prepared; prepare it again with --overwrite")
+    note(f"{out} is complete already")
+    return manifest
+
+
+def _obtain_tokenizer(
+    corpus: Corpus,
+    settings: TokenizerSettings,
+    folder: DataFolder,
+    unchanged: Unfinished | None,
+    notify: Callable[[str, int], None],
+) -> Tokenizer:
+    """Loads the tokenizer, takes the one that an earlier try has trained, or trains it on the training text alone."""
     if settings.path is not None:
         return load_tokenizer(Path(settings.path))
+    if unchanged is not None:
+        with suppress(TokenizerError):  # where it is damaged, it is trained again
+            trained = load_tokenizer(folder.tokenizer)
+            if trained.fingerprint == unchanged.tokenizer_sha256:
+                return trained
     num_bytes = 0
 
     def texts() -> Iterator[str]:
@@ -118,108 +177,24 @@ def _obtain_tokenizer(corpus: Corpus, settings: TokenizerSettings, notify: Calla
         num_bytes = 0
         for piece, held in corpus.pieces():
             if not held or settings.bare:
-                num_bytes += len(piece.text.encode())
+                num_bytes += utf8_bytes(piece.text)
                 notify("reading words for the tokenizer", num_bytes)
                 yield piece.text
 
     return train_tokenizer(texts, settings)
 
 
-class _SplitCounter:
-    """Counts what goes into one split."""
-
-    def __init__(self, writer: ShardWriter, tokenizer: Tokenizer) -> None:
-        self.writer = writer
-        self.unknown_id = tokenizer.special.unk
-        self.frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        self.documents = self.pieces = self.bytes = 0
-        self._last_document = -1
-
-    def write(self, pieces: Sequence[TokenPiece]) -> None:
-        self.writer.write(pieces)
-        for piece in pieces:
-            self.documents += piece.document != self._last_document
-            self._last_document = piece.document
-            self.bytes += piece.num_bytes
-            self.pieces += 1
-        if pieces:
-            ids = np.concatenate([piece.input_ids for piece in pieces])
-            self.frequencies += np.bincount(ids, minlength=len(self.frequencies))
-
-    def split(self) -> Split:
-        return Split(
-            documents=self.documents,
-            pieces=self.pieces,
-            bytes=self.bytes,
-            tokens=int(self.frequencies.sum()),
-            unknown_tokens=0 if self.unknown_id is None else int(self.frequencies[self.unknown_id]),
-            files=tuple(self.writer.files),
+def _check_known(manifest: Manifest) -> None:
+    unknown = manifest.train.unknown_tokens + manifest.validation.unknown_tokens
+    if manifest.tokens == 0 or unknown > MOST_UNKNOWN * manifest.tokens:
+        raise DataError(
+            f"{unknown:,} of {manifest.tokens:,} tokens are unknown to the tokenizer: it does not fit this text "
+            "(WordPiece takes no words of over 100 letters); take --tokenizer-kind bpe or char, or another --tokenizer"
         )
-
-
-def _write_shards(
-    corpus: Corpus,
-    out: Path,
-    *,
-    tokenizer: Tokenizer,
-    settings: dict[str, Any],
-    notify: Callable[[str, int], None],
-) -> Manifest:
-    num_bytes = documents = 0
-    census = WordCensus()
-    with (
-        ShardWriter(out, TRAIN, vocab_size=tokenizer.vocab_size) as train_writer,
-        ShardWriter(out, VALIDATION, vocab_size=tokenizer.vocab_size) as validation_writer,
-    ):
-        train, validation = (_SplitCounter(w, tokenizer) for w in (train_writer, validation_writer))
-        for batch in _batches(corpus.pieces()):
-            rows: dict[bool, list[TokenPiece]] = {False: [], True: []}
-            tokenized = _tokenize([piece for piece, _ in batch], tokenizer)
-            for (piece, held), row in zip(batch, tokenized, strict=True):
-                num_bytes += row.num_bytes
-                documents = piece.document + 1
-                if len(row.input_ids):
-                    rows[held].append(row)
-                    census.add(row.word_starts)
-                else:
-                    corpus.skipped["documents without tokens"] += 1
-            train.write(rows[False])
-            validation.write(rows[True])
-            notify("tokenizing", num_bytes)
-    if census.without_words:
-        log.warning(
-            "%s of %s texts are a single word each, so masking by words would hide whole texts: use --strategy random",
-            f"{census.single_words:,}",
-            f"{census.texts:,}",
-        )
-    parts = train.split(), validation.split()
-    return Manifest(
-        sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in corpus.all_sources()),
-        settings=settings,
-        plan=corpus.plan.describe(),
-        tokenizer_sha256=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        documents=documents,
-        bytes=num_bytes,
-        tokens=sum(part.tokens for part in parts),
-        skipped=dict(corpus.skipped),
-        overlap=corpus.overlap,
-        train=parts[0],
-        validation=parts[1],
-        token_frequencies=tuple(train.frequencies.tolist()),
-    )
-
-
-def _tokenize(pieces: Sequence[TextPiece], tokenizer: Tokenizer) -> list[TokenPiece]:
-    encoded = tokenizer.encode_corpus([piece.text for piece in pieces])
-    return [
-        TokenPiece(tokens.input_ids, tokens.word_starts, piece.document, piece.offset, len(piece.text.encode()))
-        for piece, tokens in zip(pieces, encoded, strict=True)
-    ]
 
 
 def write_split(corpus: Corpus, out: Path, tokenizer: Tokenizer) -> list[Path]:
-    """Tokenizes a corpus into shards without a manifest, for something that is thrown away.
+    """Tokenizes a corpus into shards without a manifest, in this process, for something that is thrown away.
 
     Returns:
         The shards.
@@ -227,22 +202,8 @@ def write_split(corpus: Corpus, out: Path, tokenizer: Tokenizer) -> list[Path]:
     Raises:
         DataError: There is no text in it.
     """
-    with ShardWriter(out, TRAIN, vocab_size=tokenizer.vocab_size) as writer:
-        for batch in _batches(corpus.pieces()):
-            writer.write([row for row in _tokenize([piece for piece, _ in batch], tokenizer) if len(row.input_ids)])
-    if not writer.files:
+    size = job_bytes(sum(source.path.stat().st_size for source in corpus.all_sources()))
+    files = [file for job in cut_jobs(corpus.pieces(), size) for file in run_job(job, tokenizer, out).shards]
+    if not files:
         raise DataError(f"{', '.join(str(source.path) for source in corpus.sources)}: there is no text in it")
-    return [out / file.name for file in writer.files]
-
-
-def _batches(pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[list[tuple[TextPiece, bool]]]:
-    group: list[tuple[TextPiece, bool]] = []
-    num_chars = 0
-    for piece, held in pieces:
-        group.append((piece, held))
-        num_chars += len(piece.text)
-        if num_chars >= BATCH_CHARS:
-            yield group
-            group, num_chars = [], 0
-    if group:
-        yield group
+    return [out / file.name for file in files]

@@ -12,30 +12,41 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
-
-SHARD_TOKENS = 1 << 26
+from unmask.files import write_atomically
 
 
 @dataclass(frozen=True)
-class TokenPiece:
-    """One row of a shard; see the module's docstring."""
+class TokenBatch:
+    """Some rows of a shard, one behind another; see the module's docstring.
+
+    Attributes:
+        input_ids: [num_tokens].
+        word_starts: [num_tokens], bool.
+        lengths: [num_rows]: tokens of each row.
+        document, offset, num_bytes: [num_rows], int64.
+    """
 
     input_ids: NDArray[np.int32]
     word_starts: NDArray[np.bool_]
-    document: int
-    offset: int
-    num_bytes: int
+    lengths: NDArray[np.int64]
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+
+    def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
+        """Some of the rows."""
+        tokens = np.repeat(rows, self.lengths)
+        columns = (self.lengths, self.document, self.offset, self.num_bytes)
+        return TokenBatch(self.input_ids[tokens], self.word_starts[tokens], *(column[rows] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -70,80 +81,54 @@ def schema_for(vocab_size: int) -> pa.Schema:
 
 
 class ShardWriter:
-    """Writes the shards of one split; a file has its name only once it is complete.
+    """Gathers one shard in memory and writes it whole: a file with its name is complete and on the disk.
 
     Args:
         root: The data folder.
-        split: Name of the split, a folder below `root`.
+        name: Path of the shard relative to it.
         vocab_size: Number of ids of the tokenizer.
-        shard_tokens: A new file begins behind this many tokens.
     """
 
-    def __init__(self, root: Path, split: str, *, vocab_size: int, shard_tokens: int = SHARD_TOKENS) -> None:
+    def __init__(self, root: Path, name: str, *, vocab_size: int) -> None:
         self.root = root
-        self.split = split
+        self.name = name
         self.schema = schema_for(vocab_size)
-        self.shard_tokens = shard_tokens
-        self.files: list[ShardFile] = []
-        self._sink: pa.OSFile | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._sink = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_stream(self._sink, self.schema)
         self._pieces = self._tokens = 0
-        (root / split).mkdir(parents=True, exist_ok=True)
 
-    def write(self, pieces: Sequence[TokenPiece]) -> None:
+    def write(self, batch: TokenBatch) -> None:
         """Appends rows, as one record batch."""
-        if not pieces:
+        if not len(batch.lengths):
             return
-        if self._writer is None:
-            self._sink = pa.OSFile(str(self._partial), "wb")
-            self._writer = pa.ipc.new_stream(self._sink, self.schema)
-        self._writer.write_batch(_record_batch(pieces, self.schema))
-        self._pieces += len(pieces)
-        self._tokens += sum(len(piece.input_ids) for piece in pieces)
-        if self._tokens >= self.shard_tokens:
-            self.close()
+        self._writer.write_batch(_record_batch(batch, self.schema))
+        self._pieces += len(batch.lengths)
+        self._tokens += len(batch.input_ids)
 
-    def close(self) -> None:
-        """Completes the file that is being written, if any."""
-        if self._writer is None or self._sink is None:
-            return
+    def save(self) -> ShardFile | None:
+        """Writes the file, if there is anything to write.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         self._writer.close()
-        self._sink.close()
-        name = f"{self.split}/{len(self.files):05d}.arrow"
-        os.replace(self._partial, self.root / name)
-        digest = file_sha256(self.root / name)
-        self.files.append(ShardFile(name, self._pieces, self._tokens, digest))
-        self._writer = self._sink = None
-        self._pieces = self._tokens = 0
-
-    @property
-    def _partial(self) -> Path:
-        return self.root / self.split / "unfinished.arrow"
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif self._sink is not None:
-            self._sink.close()
+        if not self._pieces:
+            return None
+        content = memoryview(self._sink.getvalue())
+        path = self.root / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        return ShardFile(self.name, self._pieces, self._tokens, hashlib.sha256(content).hexdigest())
 
 
-def _record_batch(pieces: Sequence[TokenPiece], schema: pa.Schema) -> pa.RecordBatch:
-    lengths = np.fromiter((len(piece.input_ids) for piece in pieces), dtype=np.int32, count=len(pieces))
-    offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(lengths, dtype=np.int32)]))
+def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
+    offsets = np.zeros(len(batch.lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
+    np.cumsum(batch.lengths, out=offsets[1:])
     id_type = schema.field("input_ids").type.value_type
-    ids = np.concatenate([piece.input_ids for piece in pieces]).astype(id_type.to_pandas_dtype())
-    starts = np.concatenate([piece.word_starts for piece in pieces]).astype(np.uint8)
     columns = [
-        pa.ListArray.from_arrays(offsets, pa.array(ids)),
-        pa.ListArray.from_arrays(offsets, pa.array(starts)),
-        pa.array([piece.document for piece in pieces], pa.int64()),
-        pa.array([piece.offset for piece in pieces], pa.int64()),
-        pa.array([piece.num_bytes for piece in pieces], pa.int64()),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.input_ids.astype(id_type.to_pandas_dtype()))),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.word_starts.view(np.uint8))),
+        *(pa.array(column) for column in (batch.document, batch.offset, batch.num_bytes)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

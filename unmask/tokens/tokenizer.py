@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from unmask.tokens.words import WordStarts
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens of a text, without special tokens.
+    """The tokens of a text, or of several texts one behind another, without special tokens.
 
     Attributes:
         input_ids: [num_tokens], int32.
@@ -93,6 +94,22 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
+        joined, lengths = self.encode_joined(texts)
+        ends = np.cumsum(lengths)
+        return [
+            Encoded(joined.input_ids[begin:end], joined.word_starts[begin:end])
+            for begin, end in zip(ends - lengths, ends, strict=True)
+        ]
+
+    def encode_joined(self, texts: Sequence[str]) -> tuple[Encoded, NDArray[np.int64]]:
+        """As `encode_corpus`, with the tokens of all texts one behind another, which is faster where texts are short.
+
+        Returns:
+            The tokens, and how many of them each text has.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+        """
         if self.special.unk is None:
             for text in texts:
                 self._check_known(text)
@@ -102,7 +119,10 @@ class Tokenizer:
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         finally:
             self.backend.encode_special_tokens = before
-        return [self._encoded(encoding.ids) for encoding in encodings]
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        each = chain.from_iterable(encoding.ids for encoding in encodings)
+        input_ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
@@ -164,10 +184,6 @@ class Tokenizer:
                     f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
                     "the character out of the text, or train with tokenizer.bare=false"
                 )
-
-    def _encoded(self, ids: Sequence[int]) -> Encoded:
-        input_ids = np.asarray(ids, dtype=np.int32)
-        return Encoded(input_ids, self.word_starts.of_ids(input_ids))
 
 
 def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:

@@ -47,10 +47,11 @@ class WordStarts:
         self._rules = _rules(self.spelling.family)
         vocab = backend.get_vocab(with_added_tokens=True)
         size = max(vocab.values(), default=0) + 1
-        self._first: NDArray[np.int8] = np.full(size, Kind.BREAK, dtype=np.int8)
-        self._last: NDArray[np.int8] = np.full(size, Kind.BREAK, dtype=np.int8)
-        self._code: NDArray[np.int8] = np.zeros(size, dtype=np.int8)
-        self._broken: NDArray[np.bool_] = np.zeros(size, dtype=bool)
+        self._between_texts = size  # an id of our own, which ends words and is no part of any
+        self._first: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
+        self._last: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
+        self._code: NDArray[np.int8] = np.zeros(size + 1, dtype=np.int8)
+        self._broken: NDArray[np.bool_] = np.zeros(size + 1, dtype=bool)
         self._begin: NDArray[np.int64] = np.zeros(size + 1, dtype=np.int64)
         added = backend.get_added_tokens_decoder()
         unknown = getattr(backend.model, "unk_token", None) or "[UNK]"
@@ -95,6 +96,21 @@ class WordStarts:
         if self.spelling.family == "byte_level":
             starts &= ~self._contracted(input_ids, starts)
         return starts
+
+    def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """As `of_ids`, for the tokens [S] of several texts one behind another.
+
+        Args:
+            input_ids: [S].
+            lengths: [num_texts]: how many of the tokens each text has.
+
+        Returns:
+            [S]: equal to that of each text by itself.
+        """
+        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one stays free behind each
+        apart = np.full(len(input_ids) + len(lengths), self._between_texts, dtype=np.int64)
+        apart[places] = input_ids
+        return self.of_ids(apart)[places]
 
     def text_of(self, token: str) -> str:
         """The text that an entry stands for, without marks; parts of characters are shown as `\ufffd`."""
@@ -181,14 +197,22 @@ class WordCensus:
 
     ALMOST_ALL = 0.95
 
-    def __init__(self) -> None:
-        self.texts = self.single_words = 0
+    def __init__(self, texts: int = 0, single_words: int = 0) -> None:
+        self.texts = texts
+        self.single_words = single_words
 
-    def add(self, word_starts: NDArray[np.bool_ | np.uint8]) -> None:
-        """Counts a text by its word starts; texts of one token tell nothing."""
-        if len(word_starts) > 1:
-            self.texts += 1
-            self.single_words += int(word_starts.sum()) <= 1
+    def add(self, word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> None:
+        """Counts texts by their word starts, one behind another; texts of one token tell nothing.
+
+        Args:
+            word_starts: [num_tokens].
+            lengths: [num_texts]: how many of the tokens each text has.
+        """
+        words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
+        ends = np.cumsum(lengths)
+        several = lengths > 1
+        self.texts += int(several.sum())
+        self.single_words += int((several & (words[ends] - words[ends - lengths] <= 1)).sum())
 
     @property
     def without_words(self) -> bool:

@@ -1,0 +1,164 @@
+"""The folder of prepared data, while it is made and afterwards.
+
+    manifest.json            written last: a folder with a manifest is complete
+    tokenizer/               tokenizer.json and what transformers wants beside it
+    train/00000.arrow ...    token shards (see `unmask.tokens.shards`), one a job
+    validation/00000.arrow ...
+    stdin.txt                what came on standard input, if that was a source
+    parts/00000.json ...     what each finished job came to
+    unfinished.json          what is being made, and of what
+
+The last two are there only while the data is made. A kill at any moment leaves either of two things: whole data with
+its manifest, or parts from which the same command goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.corpus.sources import Source
+from unmask.errors import DataError
+from unmask.files import sync_folder, write_atomically
+from unmask.tokens.manifest import MANIFEST, Manifest, load_manifest
+from unmask.tokens.parts import PARTS
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokens.work import TRAIN, VALIDATION
+
+UNFINISHED = "unfinished.json"
+# Written into the tokenizer that stands beside the data; a model writes its own length.
+ANY_LENGTH = int(1e9)
+_SHARD = re.compile(r"\d{5,}\.arrow(\.partial)?")
+_OURS = re.compile(rf"{MANIFEST}|{UNFINISHED}|stdin\.txt|.*\.partial|tokenizer|{PARTS}")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a preparation is of.
+
+    Attributes:
+        settings: As the manifest will have them.
+        sources: Path, size and time of change of each file.
+        tokenizer_sha256: Fingerprint of the tokenizer, which is saved.
+        made_by: Fingerprint of settings, tokenizer and libraries, which the parts carry.
+    """
+
+    settings: dict[str, Any]
+    sources: list[list[Any]]
+    tokenizer_sha256: str
+    made_by: str
+
+
+def stamp(sources: Iterable[Source]) -> list[list[Any]]:
+    """Path, size and time of change of files: where these are the same, so is the content."""
+    stats = ((source.path, source.path.stat()) for source in sources)
+    return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+
+
+class DataFolder:
+    """Paths in the folder and what is done to it as a whole; see the module's docstring."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.tokenizer = root / "tokenizer"
+        self.splits = (root / TRAIN, root / VALIDATION)
+        self.parts = root / PARTS
+        self._manifest = root / MANIFEST
+        self._unfinished = root / UNFINISHED
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it holds whole data, and nothing remains to be tidied."""
+        return self._manifest.is_file() and not self._unfinished.is_file()
+
+    def check(self) -> None:
+        """Makes sure that nothing of somebody else's is touched.
+
+        Raises:
+            DataError: It is a file, or holds files that are not ours.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise DataError(f"{self.root} is a file; --out takes a folder")
+        if self.root.is_dir() and (strangers := sorted(self._strangers())):
+            names = ", ".join(strangers[:3])
+            raise DataError(f"{self.root} holds other files ({names}); give a new or empty folder")
+
+    def _strangers(self) -> Iterable[str]:
+        for path in self.root.iterdir():
+            if path in self.splits and path.is_dir():
+                yield from (f"{path.name}/{f.name}" for f in path.iterdir() if not _SHARD.fullmatch(f.name))
+            elif not _OURS.fullmatch(path.name):
+                yield path.name
+
+    def unfinished(self) -> Unfinished | None:
+        """What an earlier try was making; None where there was none or its file cannot be read."""
+        try:
+            return Unfinished(**json.loads(self._unfinished.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts are there."""
+        return sum(1 for _ in self.parts.glob("*.json"))
+
+    def finished(self, work: Unfinished) -> Manifest | None:
+        """The manifest of a try that was stopped when only tidying remained; that is done now.
+
+        Args:
+            work: What was being made. Since whatever stood there before is removed when work begins, a manifest
+                beside it is its result.
+        """
+        if not self._manifest.is_file():
+            return None
+        manifest = load_manifest(self.root)
+        if (manifest.settings, manifest.tokenizer_sha256) != (work.settings, work.tokenizer_sha256):
+            return None
+        self.tidy()
+        return manifest
+
+    def begin(self, work: Unfinished, tokenizer: Tokenizer, *, anew: bool) -> None:
+        """Makes the folder ready for parts. Only here is anything touched that an earlier try has left.
+
+        Args:
+            work: What will be made.
+            tokenizer: Saved beside it.
+            anew: Whether parts that are there are removed.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._manifest.unlink(missing_ok=True)
+        if anew:
+            self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
+            for folder in (*self.splits, self.parts):
+                shutil.rmtree(folder, ignore_errors=True)
+        self.tokenizer.mkdir(exist_ok=True)
+        tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
+        sync_folder(self.tokenizer)
+        self.parts.mkdir(exist_ok=True)
+        for folder in self.splits:
+            folder.mkdir(exist_ok=True)
+        write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
+
+    def finish(self, manifest: Manifest) -> None:
+        """Removes shards that the manifest does not list, writes it, and removes what it was put together from."""
+        listed = {file.name for split in (manifest.train, manifest.validation) for file in split.files}
+        for folder in self.splits:
+            for path in folder.iterdir():
+                if f"{folder.name}/{path.name}" not in listed:
+                    path.unlink()
+            sync_folder(folder)
+        manifest.save(self.root)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Removes what is there only while data is made; where a kill hit this, the next command does it."""
+        shutil.rmtree(self.parts, ignore_errors=True)
+        for path in self.root.glob("*.partial"):
+            path.unlink()
+        self._unfinished.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""The corpus cut into jobs: stretches of text that are tokenized apart from each other.
+
+How it is cut depends on the sources alone, never on the number of workers or on what was done before, so that the
+shards, one a job and split, are the same files however the work was shared out, stopped and taken up again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # workers start faster without the readers of files
+    from unmask.corpus.documents import TextPiece
+
+SMALLEST_JOB_BYTES = 1 << 20
+LARGEST_JOB_BYTES = 1 << 25  # a worker holds some five times as much in memory
+JOBS_A_CORPUS = 256
+
+
+@dataclass(frozen=True)
+class Job:
+    """Consecutive pieces of the corpus.
+
+    Attributes:
+        number: Of the job, counted from 0.
+        texts: The pieces' texts.
+        document: [num_pieces], int64: number of the document.
+        offset: [num_pieces], int64: byte of the document's text at which the piece begins.
+        num_bytes: [num_pieces], int64: UTF-8 bytes of the piece.
+        held: [num_pieces], bool: whether the piece is held out.
+    """
+
+    number: int
+    texts: list[str]
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    held: NDArray[np.bool_]
+
+    @cached_property
+    def content_hash(self) -> str:
+        """A hash of all of it but the number."""
+        digest = hashlib.blake2b("".join(self.texts).encode(), digest_size=16)
+        for column in (self.document, self.offset, self.num_bytes, self.held):
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
+
+def job_bytes(source_bytes: int) -> int:
+    """How much text a job takes: about 256 jobs a corpus, of 1 MiB at the least and 32 MiB at the most.
+
+    Args:
+        source_bytes: Size of the files, compressed or not.
+    """
+    return min(max(source_bytes // JOBS_A_CORPUS, SMALLEST_JOB_BYTES), LARGEST_JOB_BYTES)
+
+
+def cut_jobs(pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int) -> Iterator[Job]:
+    """Groups pieces into jobs.
+
+    Args:
+        pieces: The corpus, each piece with whether it is held out.
+        size_bytes: A job ends with the piece that reaches this much text.
+    """
+    number = gathered = 0
+    group: list[tuple[TextPiece, bool]] = []
+    sizes: list[int] = []
+    for piece, held in pieces:
+        group.append((piece, held))
+        sizes.append(utf8_bytes(piece.text))
+        gathered += sizes[-1]
+        if gathered >= size_bytes:
+            yield _job(number, group, sizes)
+            number, gathered, group, sizes = number + 1, 0, [], []
+    if group:
+        yield _job(number, group, sizes)
+
+
+def _job(number: int, group: list[tuple[TextPiece, bool]], sizes: list[int]) -> Job:
+    return Job(
+        number,
+        [piece.text for piece, _ in group],
+        np.array([piece.document for piece, _ in group], dtype=np.int64),
+        np.array([piece.offset for piece, _ in group], dtype=np.int64),
+        np.array(sizes, dtype=np.int64),
+        np.array([held for _, held in group], dtype=bool),
+    )
+
+
+def utf8_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8, at once where it is ASCII."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,0 +1,152 @@
+"""Jobs shared out to worker processes.
+
+    corpus ──▶ queue of two jobs ──▶ a thread a worker ◀──pipes──▶ worker process ──▶ shards, parts
+
+The process that reads the corpus holds at most two jobs that wait and one for each worker that is being sent. A
+thread does nothing but talk to its worker, so the interpreter's lock is free for reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from unmask.errors import DataError
+from unmask.tokens.frames import read_frame, write_frame
+from unmask.tokens.jobs import Job
+
+WAITING_JOBS = 2
+LOOK_SECONDS = 0.05
+
+
+class WorkerPool:
+    """Worker processes, started as jobs arrive.
+
+    Args:
+        root: The data folder, with its tokenizer.
+        workers: Most processes.
+        made_by: Fingerprint for the parts.
+        notify: Told in the calling thread how many more bytes of text were tokenized.
+    """
+
+    def __init__(self, root: Path, *, workers: int, made_by: str, notify: Callable[[int], None]) -> None:
+        self.command = [sys.executable, "-P", "-m", "unmask.tokens.worker", str(root.resolve()), made_by]
+        self.workers = workers
+        self.notify = notify
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(WAITING_JOBS)
+        self._answers: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Carries out jobs; returns when all are done.
+
+        Raises:
+            UnmaskError: What a worker raised.
+            DataError: A worker died.
+        """
+        for job in jobs:
+            if len(self._threads) < self.workers:
+                self._start()
+            self._put(job)
+        self._end_threads()
+        while any(thread.is_alive() for thread in self._threads):
+            self._listen(LOOK_SECONDS)
+        self._listen(0.0)
+
+    def _put(self, job: Job) -> None:
+        self._listen(0.0)
+        while not self._room.acquire(timeout=LOOK_SECONDS):
+            self._listen(0.0)
+        self._jobs.put(job)
+
+    def _end_threads(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _listen(self, seconds: float) -> None:
+        """Takes the answers that are there, and waits for one."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                answer = self._answers.get(timeout=seconds) if seconds else self._answers.get_nowait()
+                if isinstance(answer, BaseException):
+                    raise answer
+                self.notify(answer)
+                seconds = 0.0
+
+    def _start(self) -> None:
+        process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            # Ctrl-C goes to this process alone, which ends its workers.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        self._processes.append(process)
+        thread = threading.Thread(target=self._talk, args=(process,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _talk(self, process: subprocess.Popen[bytes]) -> None:
+        to, answers = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
+        try:
+            while (job := self._jobs.get()) is not None:
+                self._room.release()
+                write_frame(to, job)
+                del job  # the worker has it now
+                while (answer := read_frame(answers))[0] != "done":
+                    if answer[0] == "error":
+                        raise answer[1](answer[2])
+                    self._answers.put(answer[1])
+        except (EOFError, OSError):
+            self._answers.put(_death(process))
+        except BaseException as error:
+            self._answers.put(error)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the workers: they have nothing to do, or what they do is of no use any more."""
+        if kind is not None:
+            for process in self._processes:
+                process.kill()
+            with contextlib.suppress(queue.Empty):
+                while True:  # threads that wait for a job shall not find one
+                    self._jobs.get_nowait()
+            self._end_threads()
+        for process, thread in zip(self._processes, self._threads, strict=False):
+            thread.join()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what was not sent to a worker that is gone
+                    cast(IO[bytes], stream).close()
+            process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """A worker imports what this process would, and uses one core."""
+    one = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    path = os.pathsep.join(part or os.getcwd() for part in sys.path)
+    return {**os.environ, **one, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
+
+
+def _death(process: subprocess.Popen[Any]) -> DataError:
+    code = process.wait()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return DataError(
+        f"a worker process {how}, perhaps for want of memory; `unmask prepare` goes on from what is done: "
+        "run it again, with fewer --workers if memory is short (1 works without further processes)"
+    )

@@ -1,0 +1,62 @@
+"""A worker process: takes jobs on its standard input and answers on its standard output.
+
+It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
+needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.
+
+It ends when its standard input does. So it never outlives the process that started it, even one that was killed:
+jobs are waited for in a thread of their own, which notices the end also in the middle of a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+from unmask.errors import UnmaskError
+from unmask.tokens.frames import read_frame, write_frame
+from unmask.tokens.jobs import Job
+from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.work import finish_job
+
+
+def main() -> None:
+    """Answers each job with ("bytes", number) now and then, and at the end ("done",) or ("error", what)."""
+    root, made_by = Path(sys.argv[1]), sys.argv[2]
+    # Whatever a library prints must not get between the messages.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
+    tokenizer: Tokenizer | None = None
+    while True:
+        job = jobs.get()
+        try:
+            tokenizer = tokenizer or load_tokenizer(root / "tokenizer")
+            finish_job(job, tokenizer, root, made_by=made_by, notify=lambda n: write_frame(answers, ("bytes", n)))
+            answer: tuple[Any, ...] = ("done",)
+        except BrokenPipeError:  # nobody waits for the answer any more
+            return
+        except UnmaskError as error:
+            answer = "error", type(error), str(error)
+        except Exception:
+            answer = "error", RuntimeError, f"in a worker process:\n{traceback.format_exc()}"
+        with contextlib.suppress(BrokenPipeError):
+            write_frame(answers, answer)
+
+
+def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Job]) -> None:
+    try:
+        while True:
+            jobs.put(read_frame(stream))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

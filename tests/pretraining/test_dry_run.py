@@ -76,6 +76,15 @@ def test_on_the_command_line(corpus_file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_of_a_preparation(corpus_file: Path, tmp_path: Path) -> None:
+    out, err = call("prepare", str(corpus_file), "--out", str(tmp_path / "data"), "--dry-run", "--json")
+    found = json.loads(out)
+    assert found["complete"]
+    assert found["bytes"] > 10_000
+    assert "nothing was written (--dry-run)" in err
+    assert not (tmp_path / "data").exists()
+
+
 def test_standard_input_would_be_used_up() -> None:
     with pytest.raises(RunError, match="--dry-run would use standard input up; give a file"):
         forecast_run(["-"], load_recipe())

@@ -115,27 +115,35 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         bool, typer.Option("--resume", help="Keep shards that are there, whole or in part, if made as asked now.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
+    dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Tokenize text into shards, once, for any number of runs. After a stop, the same command goes on.
 
     Example: unmask prepare corpus.txt --out data/mine
     """
-    from unmask.cli.prepare import run_prepare
+    options = {
+        "tokenizer.path": tokenizer and str(tokenizer),
+        "tokenizer.kind": tokenizer_kind,
+        "tokenizer.vocab_size": vocab_size,
+    }
+    if dry_run:
+        from unmask.cli.dry_run import show_text_forecast
+        from unmask.recipe.recipe import load_recipe
 
-    result = run_prepare(
-        paths,
-        out,
-        options={
-            "tokenizer.path": tokenizer and str(tokenizer),
-            "tokenizer.kind": tokenizer_kind,
-            "tokenizer.vocab_size": vocab_size,
-        },
-        settings=tuple(settings or ()),
-        workers=workers,
-        resume=resume,
-        overwrite=overwrite,
-    )
+        result = show_text_forecast(paths, load_recipe(options=options, overrides=tuple(settings or ())))
+    else:
+        from unmask.cli.prepare import run_prepare
+
+        result = run_prepare(
+            paths,
+            out,
+            options=options,
+            settings=tuple(settings or ()),
+            workers=workers,
+            resume=resume,
+            overwrite=overwrite,
+        )
     if as_json:
         print_json(result)
 

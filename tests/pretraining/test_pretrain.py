@@ -251,6 +251,33 @@ def test_a_mistake_leaves_the_folder_free_for_the_next_try(
     assert not out.exists() or not list(out.iterdir())
 
 
+def test_parts_of_a_preparation_outlive_its_failure(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for a while: the folder is no run, the parts are kept, and the next try uses them."""
+    from unmask.tokens import work
+
+    save, calls = work.ShardWriter.save, []
+
+    def full(self: work.ShardWriter) -> object:
+        calls.append(self.name)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        return save(self)
+
+    monkeypatch.setattr(work.ShardWriter, "save", full)
+    monkeypatch.setattr("unmask.tokens.jobs.SMALLEST_JOB_BYTES", 4096)
+    monkeypatch.setattr("unmask.tokens.prepare.usable_cores", lambda: 1)  # the work is done in this process
+    with pytest.raises(DataError, match="No space left on device"):
+        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    monkeypatch.setattr(work.ShardWriter, "save", save)
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+    kept = sorted(path.name for path in (tmp_path / "run" / "data" / "parts").iterdir())
+    assert kept
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    assert run.summary["steps"] == 1
+
+
 def test_a_mistake_in_overwriting_loses_nothing(data_folder: Path, tmp_path: Path) -> None:
     unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL)
     with pytest.raises(CorpusError, match="no such file"):

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from unmask.masking.replacement import Replacement
 from unmask.masking.schedule import Rate, RateSchedule
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings
@@ -16,6 +17,7 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
+    "pmi": {"units": CollocationUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
 }
 

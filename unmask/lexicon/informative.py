@@ -5,8 +5,8 @@
 where c goes over what stands up to five tokens before or behind w, in other words than w's own. The word `Highness`
 tells much (`Royal` is near), `the` tells nothing.
 
-Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information with the
-tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing: the 1,024
+Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information with
+the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing: the 1,024
 most frequent tokens are told apart as neighbours and all others are one; the bias of counts that are few, (number of
 different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that stand ten times or
 less get the median.
@@ -66,9 +66,7 @@ def _kinds(frequencies: NDArray[np.int64]) -> NDArray[np.int64]:
     return kinds
 
 
-def _pairs(
-    chunk: TokenChunk, ordinary: NDArray[np.bool_]
-) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _pairs(chunk: TokenChunk, ordinary: NDArray[np.bool_]) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Tokens and those 1, 2, ... places behind them, in the same piece but not in the same word."""
     ids = chunk.input_ids.astype(np.int64)
     piece = np.repeat(np.arange(len(chunk.lengths)), chunk.lengths)

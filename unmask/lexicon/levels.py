@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,16 +72,14 @@ class Census:
 
 
 def find(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Looks keys up in a sorted table. Returns: their numbers in it (any where they are not), whether they are there."""
+    """Looks keys up in a sorted table. Returns: their numbers in it (any where they are not), and whether they are."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted
 
 
-def take_census(
-    corpus: Corpus, *, most_words: int, min_count: int, scratch: Path, run_keys: int = RUN_KEYS
-) -> Census:
+def take_census(corpus: Corpus, *, most_words: int, min_count: int, scratch: Path, run_keys: int = RUN_KEYS) -> Census:
     """Counts the n-grams of a corpus.
 
     Args:
@@ -132,7 +131,9 @@ def _describe(corpus: Corpus, counted: list[Counted], num_words: int) -> Census:
                 first = first[unique]
                 spelled[numbers] = True
                 whole[numbers] = words.whole[first]
-                found.append((numbers, words.lengths[first], gather(input_ids, words.begins[first], words.lengths[first])))
+                found.append(
+                    (numbers, words.lengths[first], gather(input_ids, words.begins[first], words.lengths[first]))
+                )
             else:
                 prefixes[level][place[frequent]] = below[0][:-1][frequent]
                 suffixes[level][place[frequent]] = below[0][1:][frequent]
@@ -160,7 +161,9 @@ def _spellings(
     return Spellings(ids, begins, whole)
 
 
-def gather(values: NDArray[np.int64], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+def gather(
+    values: NDArray[np.integer[Any]], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int32]:
     """Some slices of an array, one behind another."""
     before = np.cumsum(lengths) - lengths
     return values[np.repeat(begins - before, lengths) + np.arange(lengths.sum())].astype(np.int32)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.files import write_atomically
-from unmask.lexicon.words import hashes_of_words
 from unmask.hashing import longer, mix
+from unmask.lexicon.words import hashes_of_words
 from unmask.tokens.tokenizer import Tokenizer
 
 VERSION = 1

@@ -21,8 +21,8 @@ from unmask.lexicon.levels import Census
 def pmi_of(census: Census) -> list[NDArray[np.float64]]:
     """The PMI of every frequent n-gram, in nats.
 
-    Cut off the first l words in any way that leaves them whole, and cut the rest in the best way or not at all: the best
-    of all l is the best cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below.
+    Cut off the first l words as one part, and cut the rest in the best way or not at all: the best of all l is the best
+    cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below.
 
     Returns:
         For n = 1, 2, ...: [K]; infinite for n = 1, where there is nothing to cut.

@@ -78,9 +78,7 @@ class WordReader:
             self.roles[id_] = role_of(tokenizer.text(int(id_)))
         self.ordinary = tokenizer.ordinary
 
-    def read(
-        self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: NDArray[np.int64]
-    ) -> Words:
+    def read(self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: NDArray[np.int64]) -> Words:
         """Finds the words of some documents, or pieces of documents, one behind another.
 
         Args:

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import model_validator
 
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.replacement import Replacement
 from unmask.masking.schedule import Rate, RateSchedule
-from unmask.masking.collocations import CollocationUnits
 from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings

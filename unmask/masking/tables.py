@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.masking.hash_set import HashSet
 
-_LEXICON = "make it with `unmask lexicon DATA --out F`, and hand its tables to the masker (`unmask.lexicon_tables`)"
+_LEXICON = "make it with `unmask lexicon DATA --out F`, and give the masker tables=unmask.lexicon_tables(F, tokenizer)"
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import torch
+
 from unmask.errors import DivergedError
 from unmask.masking.engine import Masker
+from unmask.masking.tables import Tables
 from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.interrupt import Interrupted, Interruption
+from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
@@ -52,7 +56,12 @@ class Sitting:
         self.folder, self.recipe, self.data = folder, recipe, data
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
-        self.fingerprint = hashlib.sha256((recipe.to_toml() + data.manifest.fingerprint).encode()).hexdigest()
+        tables = Tables(data.tokenizer.vocab_size, torch.from_numpy(data.frequencies))
+        made_of = recipe.to_toml() + data.manifest.fingerprint
+        if (lexicon := obtain_lexicon(recipe.masking, folder.lexicon, data, reporter)) is not None:
+            tables = with_lexicon(tables, lexicon)
+            made_of += lexicon.fingerprint
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
         model = MaskedLM(encoder_config(recipe, data.tokenizer))
@@ -62,7 +71,7 @@ class Sitting:
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, frequencies=data.frequencies)
+        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=tables)
         self.watch = Watch(recipe, data, reporter)
 
     def run(self) -> dict[str, Any]:

@@ -112,53 +112,68 @@ def _candidates(words: Words, n: int, counted: list[Counted]) -> NDArray[np.int6
     return hashes[together & frequent[:-1] & frequent[1:]]
 
 
+_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+"""Numbers of words, how many tokens each has, and these, one word behind another."""
+
+
 def _describe(corpus: Corpus, counted: list[Counted], num_words: int) -> Census:
     """Finds out what the frequent n-grams consist of, from wherever they stand."""
     sizes = [len(level.keys) for level in counted]
     prefixes = [np.zeros(size, dtype=np.int32) for size in sizes]
     suffixes = [np.zeros(size, dtype=np.int32) for size in sizes]
-    whole = np.zeros(sizes[0], dtype=bool)
-    spelled = np.zeros(sizes[0], dtype=bool)
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]] = []
+    whole, spelled = np.zeros(sizes[0], dtype=bool), np.zeros(sizes[0], dtype=bool)
+    found: list[_Found] = []
     for input_ids, words in corpus("reading the frequent ones"):
-        below = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-        for level, (hashes, together) in zip(range(len(counted)), words.grams(len(counted)), strict=True):
-            place, frequent = find(counted[level].keys, hashes)
+        below = np.zeros(0, dtype=np.int64)
+        for n, (hashes, together) in enumerate(words.grams(len(counted)), start=1):
+            place, frequent = find(counted[n - 1].keys, hashes)
             frequent &= together
-            if level == 0:
-                first = np.flatnonzero(frequent & ~spelled[place])
-                numbers, unique = np.unique(place[first], return_index=True)
-                first = first[unique]
-                spelled[numbers] = True
-                whole[numbers] = words.whole[first]
-                found.append(
-                    (numbers, words.lengths[first], gather(input_ids, words.begins[first], words.lengths[first]))
-                )
-            else:
-                prefixes[level][place[frequent]] = below[0][:-1][frequent]
-                suffixes[level][place[frequent]] = below[0][1:][frequent]
-            below = place, frequent
+            if n == 1:
+                found.append(_spell(input_ids, words, np.where(frequent, place, -1), spelled, whole))
+            else:  # all places are in the level below, since parts of the frequent are
+                prefixes[n - 1][place[frequent]] = below[:-1][frequent]
+                suffixes[n - 1][place[frequent]] = below[1:][frequent]
+            below = place
     levels: list[Level] = []
     for (keys, counts), prefix, suffix in zip(counted, prefixes, suffixes, strict=True):
-        if not levels:
-            table = np.arange(len(keys), dtype=np.int32)[:, None]
-        else:
+        table = np.arange(len(keys), dtype=np.int32)[:, None]
+        if levels:
             table = np.concatenate([levels[-1].words[prefix], levels[-1].words[suffix][:, -1:]], axis=1)
         levels.append(Level(keys, counts, table, prefix, suffix))
     return Census(num_words, tuple(levels), _spellings(found, whole))
 
 
-def _spellings(
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]], whole: NDArray[np.bool_]
-) -> Spellings:
+def _spell(
+    input_ids: NDArray[np.int64],
+    words: Words,
+    number: NDArray[np.int64],
+    spelled: NDArray[np.bool_],
+    whole: NDArray[np.bool_],
+) -> _Found:
+    """The words of a chunk that were not met before; marks them, and which are words proper.
+
+    Args:
+        input_ids: The tokens of the chunk.
+        words: Its words.
+        number: [W]: of each word among the frequent; -1 where it is none.
+        spelled: [K]: what was met before; changed in place.
+        whole: [K]; changed in place.
+    """
+    new = np.flatnonzero((number >= 0) & ~spelled[number] if len(spelled) else np.zeros(len(number), dtype=bool))
+    numbers, first = np.unique(number[new], return_index=True)
+    place = new[first]
+    spelled[numbers] = True
+    whole[numbers] = words.whole[place]
+    return numbers, words.lengths[place], gather(input_ids, words.begins[place], words.lengths[place])
+
+
+def _spellings(found: list[_Found], whole: NDArray[np.bool_]) -> Spellings:
     """Puts the words that were found in chunks into the order of their numbers."""
-    numbers, lengths, input_ids = (
-        np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in zip(*found, strict=True)
-    ) if found else (np.zeros(0, dtype=np.int64),) * 3  # fmt: skip
+    none = np.zeros(0, dtype=np.int64)
+    numbers, lengths, input_ids = (np.concatenate([none, *(part[k] for part in found)]) for k in range(3))
     order = np.argsort(numbers)
     begins = np.concatenate([[0], np.cumsum(lengths[order])])
-    ids = gather(input_ids, (np.cumsum(lengths) - lengths)[order], lengths[order])
-    return Spellings(ids, begins, whole)
+    return Spellings(gather(input_ids, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole)
 
 
 def gather(

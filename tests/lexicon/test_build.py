@@ -23,9 +23,14 @@ Collocation = tuple[tuple[int, ...], ...]
 
 
 def build(
-    tokenizer: Tokenizer, documents: list[Document], scratch: Path, *, chunk: int | None = None, run_keys: int = 1 << 20,
+    tokenizer: Tokenizer,
+    documents: list[Document],
+    scratch: Path,
+    *,
+    chunk: int | None = None,
+    run_keys: int = 1 << 20,
     **options: int | None,
-) -> Lexicon:  # fmt: skip
+) -> Lexicon:
     ids = [id_ for document in documents for word in document for id_ in word]
     return build_lexicon(
         chunks_of(documents, chunk),

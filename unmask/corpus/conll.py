@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.sources import Source
-from unmask.corpus.spans import Column, Span, Spans, closed_loop
+from unmask.corpus.spans import Span, Spans, closed_loop
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
 
@@ -29,17 +29,17 @@ class _Line(NamedTuple):
     cells: list[str]
 
 
-def offered_columns(kind: str) -> set[Column]:
+def offered_columns(kind: str) -> set[str]:
     """The annotations that such a file holds, unless `annotation.fields` says more."""
     return {"pos", "dependencies"} if kind == "conllu" else {"entities"}
 
 
-def readable_columns(kind: str) -> set[Column]:
+def readable_columns(kind: str) -> set[str]:
     """The annotations that such a file may hold."""
     return {"pos", "dependencies"} if kind == "conllu" else {"entities", "chunks", "pos"}
 
 
-def read_conll(source: Source, bad: BadInput, fields: Mapping[Column, str] | None) -> Iterator[LinePart]:
+def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     """Yields sentences, and empty lines where documents begin.
 
     Args:
@@ -90,13 +90,13 @@ def _sentences(source: Source, bad: BadInput) -> Iterator[list[_Line] | None]:
         yield lines
 
 
-def _conll_sentence(lines: list[_Line], fields: Mapping[Column, str]) -> tuple[str, Spans]:
+def _conll_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str, Spans]:
     places, end = [], 0
     for line in lines:
         places.append((end, end + len(line.cells[0])))
         end += len(line.cells[0]) + 1
     text = " ".join(line.cells[0] for line in lines)
-    found: dict[Column, tuple[Span, ...]] = {}
+    found: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         tags = [_cell(line, field if field != column else "-1") for line in lines]
         if column in ("entities", "chunks"):
@@ -135,7 +135,7 @@ def _from_bio(lines: list[_Line], tags: list[str], places: list[tuple[int, int]]
     return tuple(spans)
 
 
-def _conllu_sentence(lines: list[_Line], fields: Mapping[Column, str]) -> tuple[str, Spans]:
+def _conllu_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str, Spans]:
     """The text of a sentence; words of a multiword token share its letters, in order where they spell it."""
     text, words, places = "", [], []
     shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
@@ -162,7 +162,7 @@ def _conllu_sentence(lines: list[_Line], fields: Mapping[Column, str]) -> tuple[
         else:
             places.append((len(text), len(text) + len(form)))
             text += form + space
-    found: dict[Column, tuple[Span, ...]] = {}
+    found: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if column == "dependencies":
             found[column] = _dependencies(words, places)

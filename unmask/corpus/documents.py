@@ -13,12 +13,12 @@ from unmask.corpus.fasta import read_fasta
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.settings import DocumentUnit
 from unmask.corpus.sources import Source
-from unmask.corpus.spans import Column, Spans, cut_spans, join_spans, shift_spans
+from unmask.corpus.spans import Spans, cut_spans, join_spans, shift_spans
 from unmask.corpus.tables import read_table
 from unmask.corpus.text import read_lines
 
 PIECE_CHARS = 1 << 18
-Fields = Mapping[Column, str]
+Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

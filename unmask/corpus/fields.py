@@ -9,23 +9,24 @@ span in the list follows, counted from 0 (`"head"`), a root naming itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
-from unmask.corpus.spans import Column, Span, Spans, closed_loop, outermost
+from unmask.corpus.spans import Span, Spans, closed_loop, outermost
 
 
-def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[Column, str]) -> Spans:
+def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) -> Spans:
     """The annotations of a row.
 
     Args:
         row: Names to values.
         text: What the characters are counted in.
-        fields: Column to the name of the field that holds it.
+        fields: str to the name of the field that holds it.
 
     Raises:
         ValueError: A field is missing or malformed; the text says which and how it must be.
     """
-    found: dict[Column, tuple[Span, ...]] = {}
+    found: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if row.get(field) is None:
             raise ValueError(f"has no {field!r}; give an empty list where there are no {column}")
@@ -42,7 +43,7 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[Column, str])
     return found
 
 
-def _span(entry: Any, column: Column, field: str, num_chars: int) -> Span:
+def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     names = ("start", "end", "label", *(("head",) if column == "dependencies" else ()))
     values = [entry.get(name) for name in names] if isinstance(entry, dict) else entry
     shape = f"[{', '.join(names)}]"
@@ -68,7 +69,7 @@ def _with_distances(spans: list[Span], field: str) -> list[Span]:
 
 
 def _check_order(spans: list[Span], field: str) -> None:
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in pairwise(spans):
         if after.begin < before.end:
             raise ValueError(
                 f"has {list(after[:3])} in {field!r} behind {list(before[:3])}; words are given in the order of the "
@@ -86,3 +87,20 @@ def without_returns(text: str, spans: Spans) -> Spans:
         column: tuple(span._replace(begin=moved(span.begin), end=moved(span.end)) for span in entries)
         for column, entries in spans.items()
     }
+
+
+def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
+    """Annotations as `read_fields` reads them; a word whose head was cut away is a root, an empty word is left out."""
+    found: dict[str, list[list[Any]]] = {}
+    for column, entries in spans.items():
+        if column != "dependencies":
+            found[column] = [[span.begin, span.end, span.label] for span in entries if span.begin < span.end]
+            continue
+        place: dict[int, int] = {}
+        for number, span in enumerate(entries):
+            if span.begin < span.end:
+                place[number] = len(place)
+        found[column] = [
+            [*entries[number][:3], place.get(number + entries[number].head, own)] for number, own in place.items()
+        ]
+    return found

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 Column = Literal["entities", "pos", "dependencies", "chunks"]
-COLUMNS: tuple[Column, ...] = get_args(Column)
 
 
 class Span(NamedTuple):
@@ -36,7 +35,7 @@ class Span(NamedTuple):
     head: int = 0
 
 
-Spans = Mapping[Column, tuple[Span, ...]]
+Spans = Mapping[str, tuple[Span, ...]]
 
 
 def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -53,7 +52,7 @@ def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def cut_spans(spans: Spans, begin: int, end: int) -> Spans:
     """The annotations of `text[begin:end]`, counted from its first character; a span across a cut is in both parts."""
-    cut: dict[Column, tuple[Span, ...]] = {}
+    cut: dict[str, tuple[Span, ...]] = {}
     for column, entries in spans.items():
         first = bisect_right(entries, begin, key=lambda s: s.end)
         last = max(bisect_left(entries, end, key=lambda s: s.begin), first)
@@ -74,7 +73,7 @@ def shift_spans(spans: Spans, by: int) -> Spans:
 
 def join_spans(parts: Iterable[Spans]) -> Spans:
     """The annotations of several stretches of one text, in its order."""
-    joined: dict[Column, list[Span]] = {}
+    joined: dict[str, list[Span]] = {}
     for part in parts:
         for column, entries in part.items():
             joined.setdefault(column, []).extend(entries)
@@ -88,8 +87,8 @@ def closed_loop(heads: list[int]) -> bool:
         heads: For each word the number of its head; its own for a root.
     """
     free = [False] * len(heads)
-    for word in range(len(heads)):
-        path = set()
+    for start in range(len(heads)):
+        path, word = set(), start
         while not free[word] and heads[word] != word:
             if word in path:
                 return True

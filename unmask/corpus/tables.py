@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from unmask.corpus.fields import read_fields, without_returns
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.sources import Source
-from unmask.corpus.spans import Column
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
 
@@ -28,7 +27,7 @@ LOOK_ROWS = 200
 
 
 def read_table(
-    source: Source, column: str, bad: BadInput, fields: Mapping[Column, str] | None = None
+    source: Source, column: str, bad: BadInput, fields: Mapping[str, str] | None = None
 ) -> Iterator[LinePart]:
     """Yields the texts of a column.
 

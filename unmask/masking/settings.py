@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import model_validator
 
+from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
+from unmask.masking.annotated_weights import FirstWeights, RoleWeights
 from unmask.masking.replacement import Replacement
 from unmask.masking.schedule import Rate, RateSchedule
 from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
@@ -17,6 +19,9 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
+    "entity": {"units": EntityUnits(), "weights": FirstWeights()},
+    "phrase": {"units": PhraseUnits(), "weights": UniformWeights()},
+    "syntax": {"units": SubtreeUnits(), "weights": RoleWeights()},
 }
 
 

@@ -5,7 +5,7 @@ Shape suffixes: V = vocabulary, D = dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,6 +37,7 @@ class Tables:
         documents_V: int64: in how many documents each id stands.
         num_documents: How many documents there are.
         scores: What a model made of the vocabulary.
+        labels: By column of annotation, the names of its labels; a label's number is its place, counted from 1.
     """
 
     vocab_size: int
@@ -44,6 +45,7 @@ class Tables:
     documents_V: Tensor | None = None
     num_documents: int = 0
     scores: Scores | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def frequencies(self, wanted_by: str) -> Tensor:
@@ -68,6 +70,19 @@ class Tables:
         if self.scores is None or name not in self.scores.tables:
             raise SettingsError(f"{wanted_by} needs the score {name!r} of a model, which the training loop makes")
         return self.scores.tables[name]
+
+    def labels_of(self, column: str, wanted_by: str) -> Sequence[str]:
+        """The names of a column's labels.
+
+        Raises:
+            SettingsError: They are missing.
+        """
+        if column not in self.labels:
+            raise SettingsError(
+                f"{wanted_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
+                "data: Tables(..., labels=manifest.annotations)"
+            )
+        return self.labels[column]
 
     def derived(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """A table that follows from these, made once."""

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.flat import FlatRows
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
@@ -115,4 +116,6 @@ class SpanUnits(Settings):
         return word_T & begins_W[before_T]
 
 
-AnyUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]
+AnyUnits = Annotated[
+    TokenUnits | WordUnits | SpanUnits | EntityUnits | PhraseUnits | SubtreeUnits, Field(discriminator="kind")
+]

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 from torch import Tensor
 
+from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
 from unmask.masking.tables import Tables
@@ -70,4 +71,6 @@ class FrequencyWeights(Settings):
         return fixed_log2(counts_V.double().pow(-abs(self.exponent)))
 
 
-AnyWeights = Annotated[UniformWeights | FrequencyWeights, Field(discriminator="kind")]
+AnyWeights = Annotated[
+    UniformWeights | FrequencyWeights | FirstWeights | PosWeights | RoleWeights, Field(discriminator="kind")
+]

@@ -62,7 +62,7 @@ class Sitting:
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, frequencies=data.frequencies)
+        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=data.tables)
         self.watch = Watch(recipe, data, reporter)
 
     def run(self) -> dict[str, Any]:

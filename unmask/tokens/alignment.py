@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.corpus.spans import Column, Span, Spans
+from unmask.corpus.spans import Span, Spans
 from unmask.errors import DataError
 
 ROLE_SHIFT, HEADS_SHIFT, BEFORE_SHIFT = 25, 24, 12
@@ -65,7 +65,7 @@ class Aligned:
     lost: int
 
 
-def column_type(column: Column, num_labels: int) -> type[np.unsignedinteger]:
+def column_type(column: str, num_labels: int) -> type[np.unsignedinteger]:
     """The smallest unsigned integer that holds a column.
 
     Raises:
@@ -96,7 +96,7 @@ class TextPlaces:
         codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
         self._inked = ~np.isin(codes, _SPACES)
 
-    def align(self, column: Column, spans: Sequence[Spans], labels: Sequence[str]) -> Aligned:
+    def align(self, column: str, spans: Sequence[Spans], labels: Sequence[str]) -> Aligned:
         """Annotates the tokens.
 
         Args:
@@ -114,7 +114,7 @@ class TextPlaces:
         inside = (before == behind) & (before > 0)
         own = np.where(inside, before, 0)
         begins = inside & (np.diff(own, prepend=0) != 0)
-        label = np.where(inside, numbers[own - 1] if len(flat) else 0, 0)
+        label = np.where(inside, numbers[own - 1] if flat else 0, 0)
         if column == "pos":
             values = label
         elif column == "dependencies":
@@ -170,7 +170,7 @@ class TextPlaces:
         return has_words[word].astype(np.int64) << HEADS_SHIFT | to_first << BEFORE_SHIFT | to_last
 
 
-def _numbers(column: Column, spans: Sequence[Span], labels: Sequence[str]) -> NDArray[np.int64]:
+def _numbers(column: str, spans: Sequence[Span], labels: Sequence[str]) -> NDArray[np.int64]:
     number_of = {label: number for number, label in enumerate(labels, 1)}
     try:
         return np.fromiter((number_of[span.label] for span in spans), dtype=np.int64, count=len(spans))
@@ -216,7 +216,7 @@ def _extents(
     return np.where(contiguous, low, word), np.where(contiguous, high, word), size > 1
 
 
-def widths_of(labels: Mapping[Column, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
+def widths_of(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
     """The type of each column's values, by name.
 
     Raises:

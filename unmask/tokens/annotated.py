@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.annotation.annotator import Annotator
-from unmask.corpus.spans import Column, Spans
+from unmask.corpus.spans import Spans
 from unmask.tokens.alignment import Aligned, TextPlaces
 from unmask.tokens.tokenizer import Encoded, Tokenizer
 
 
 def annotated_tokens(
     tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], given: Sequence[Spans | None]
-) -> tuple[Encoded, NDArray[np.int64], dict[Column, Aligned]]:
+) -> tuple[Encoded, NDArray[np.int64], dict[str, Aligned]]:
     """Tokenizes texts and annotates the tokens.
 
     Args:

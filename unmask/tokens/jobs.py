@@ -66,7 +66,9 @@ def job_bytes(source_bytes: int, *, slow: bool = False) -> int:
         slow: Whether a pipeline annotates the text, some hundred times slower than it is tokenized: then a job takes
             an eighth of a megabyte at the least (half a minute) and 1 MiB at the most.
     """
-    smallest, largest = (SMALLEST_JOB_BYTES >> 3, SMALLEST_JOB_BYTES) if slow else (SMALLEST_JOB_BYTES, LARGEST_JOB_BYTES)
+    smallest, largest = (
+        (SMALLEST_JOB_BYTES >> 3, SMALLEST_JOB_BYTES) if slow else (SMALLEST_JOB_BYTES, LARGEST_JOB_BYTES)
+    )
     return min(max(source_bytes // JOBS_A_CORPUS, smallest), largest)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from unmask.corpus.corpus import Corpus
-from unmask.corpus.spans import Column
 from unmask.errors import DataError
 from unmask.tokens.manifest import Manifest, Split
 from unmask.tokens.parts import SplitPart, load_part, part_file
@@ -56,7 +55,7 @@ def put_together(
     corpus: Corpus,
     tokenizer: Tokenizer,
     settings: dict[str, Any],
-    labels: Mapping[Column, tuple[str, ...]],
+    labels: Mapping[str, tuple[str, ...]],
 ) -> Manifest:
     """Adds up the parts of a corpus that was gone through to its end.
 
@@ -75,7 +74,7 @@ def put_together(
     frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     census = WordCensus()
     documents = num_bytes = without_tokens = 0
-    spans = {column: (0, 0) for column in labels}
+    spans = dict.fromkeys(labels, (0, 0))
     for number in range(num_parts):
         part = load_part(root, number)
         if part is None:

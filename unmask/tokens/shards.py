@@ -52,11 +52,16 @@ class TokenBatch:
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
         tokens = np.repeat(rows, self.lengths)
-        columns = (self.lengths, self.document, self.offset, self.num_bytes)
+        lengths, document, offset, num_bytes = (
+            column[rows] for column in (self.lengths, self.document, self.offset, self.num_bytes)
+        )
         return TokenBatch(
             self.input_ids[tokens],
             self.word_starts[tokens],
-            *(column[rows] for column in columns),
+            lengths,
+            document,
+            offset,
+            num_bytes,
             {name: values[tokens] for name, values in self.annotations.items()},
         )
 

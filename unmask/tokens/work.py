@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.annotation.annotator import Annotator
-from unmask.corpus.spans import Column
 from unmask.errors import DataError
 from unmask.tokens.alignment import widths_of
 from unmask.tokens.annotated import annotated_tokens
@@ -123,7 +122,7 @@ def cannot_write(root: Path, error: OSError) -> DataError:
 
 def _tokenize(
     job: Job, tokenizer: Tokenizer, annotator: Annotator | None
-) -> Iterator[tuple[TokenBatch, NDArray[np.bool_], dict[Column, tuple[int, int]]]]:
+) -> Iterator[tuple[TokenBatch, NDArray[np.bool_], dict[str, tuple[int, int]]]]:
     """Batches of about a megabyte, so that what the tokenizer holds at once stays small; what of them is held; and
     for each column of annotation how many spans there were, and how many of them were lost."""
     total = int(job.num_bytes.sum())

@@ -94,7 +94,7 @@ class SubtreeUnits(Settings):
         first_T = torch.maximum(place_T - before_T, rows.segment_begin_T)
         last_T = torch.minimum(place_T + behind_T, segment_end_T)
         words_T = torch.cumsum(rows.word_starts_T & rows.maskable_T, 0)
-        num_words_T = words_T[last_T] - words_T[first_T] + 1
+        num_words_T = words_T[last_T] - words_T[first_T] + rows.maskable_T[first_T]
         known_T = (parse_T > 0) & (before_T < FARTHEST) & (behind_T < FARTHEST)
         small_T = (known_T & (num_words_T <= self.max_words)).to(torch.int64)
         steps_T = torch.zeros(len(parse_T) + 2, dtype=torch.int64, device=parse_T.device)

@@ -150,13 +150,15 @@ class RoleWeights(Settings):
         """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
         weights = [self.others]
         for label in tables.labels_of("dependencies", "weights of kind role"):
-            weights += self._weights_of(label.lower().split(":")[0])
+            weights += self._weights_of(label)
         return _log2(weights, device)
 
     def _weights_of(self, role: str) -> list[float]:
-        if role in FUNCTION:
+        """Without anything hanging on the word, and with; subtypes, as in `nsubj:pass`, are of their type."""
+        basic = role.lower().split(":")[0]
+        if basic in FUNCTION:
             return [self.function] * 2
-        return [self.arguments] * 2 if role in ARGUMENTS else [self.others, self.heads]
+        return [self.arguments] * 2 if basic in ARGUMENTS else [self.others, self.heads]
 
 
 def _log2(weights: Sequence[float], device: torch.device) -> Tensor:

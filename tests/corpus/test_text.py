@@ -23,7 +23,7 @@ def write(path: Path, content: bytes) -> Path:
 
 def test_lines_of_a_plain_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\r\ntwo\n\nthrée".encode())
-    assert [tuple(line) for line in read_lines(path, STRICT)] == [
+    assert [line[:3] for line in read_lines(path, STRICT)] == [
         ("one", True, True),
         ("two", True, True),
         ("", True, True),

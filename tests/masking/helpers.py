@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -42,7 +43,29 @@ def make_rows(
         begin = end
     maskable = tokenizer.ordinary[ids]
     arrays = (ids, segments, positions, starts, maskable, mix(keys))
-    return Rows(*(torch.from_numpy(array) for array in arrays))  # type: ignore[arg-type]
+    return annotated(Rows(*(torch.from_numpy(array) for array in arrays)), seed=seed)  # type: ignore[arg-type]
+
+
+LABELS = {"entities": ("LOC", "PER"), "chunks": ("NP",), "pos": ("DET", "NOUN", "VERB"), "dependencies": ("det", "obj")}
+
+
+def annotated(rows: Rows, *, seed: int = 0) -> Rows:
+    """The rows with random annotations: a third of the words in entities, half of them in chunks, random parses."""
+    rng = np.random.default_rng(seed + 1)
+    word = (torch.cumsum(rows.word_starts.flatten(), 0).view(rows.shape) * rows.maskable).numpy()
+    num_words = int(word.max(initial=0)) + 1
+    columns = {name: np.zeros(rows.shape, dtype=np.int64) for name in LABELS}
+    begins = rows.word_starts.numpy() & rows.maskable.numpy()
+    for name, share in (("entities", 0.33), ("chunks", 0.5)):
+        inside = (rng.random(num_words) < share)[word] & (word > 0)
+        opens = begins & ((rng.random(num_words) < 0.4)[word] | ~np.roll(inside, 1))
+        labels = rng.integers(1, len(LABELS[name]) + 1, num_words)[word]
+        columns[name] = np.where(inside, 2 * labels + opens, 0)
+    columns["pos"] = np.where(word > 0, rng.integers(0, 4, num_words)[word], 0)
+    role = rng.integers(1, 3, num_words)[word] << 25 | rng.integers(0, 2, num_words)[word] << 24
+    reach = [rng.geometric(0.4, rows.shape) - 1 for _ in range(2)]  # no trees, but the units must bear anything
+    columns["dependencies"] = np.where(begins, role | reach[0] << 12 | reach[1], 0)
+    return replace(rows, annotations={name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
@@ -65,6 +88,7 @@ def tables_of(tokenizer: Tokenizer) -> Tables:
         num_documents=600,
         scores=Scores(1, scores),
         collocations=_some_collocations(tokenizer),
+        labels=LABELS,
     )
 
 

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.masking.helpers import make_rows, masker_of, word_numbers
+from tests.masking.helpers import annotated, make_rows, masker_of, word_numbers
 from unmask.errors import SettingsError
 from unmask.masking.engine import Masker
+from unmask.masking.plain import rows_from_ids
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.weights import UniformWeights
 from unmask.packing.rows import Rows
@@ -165,7 +166,7 @@ def test_progress_outside_training(tokenizer: Tokenizer) -> None:
 )
 def test_any_ragged_batch(tokenizer: Tokenizer, rows: list[list[int]], strategy: str, rate: float, epoch: int) -> None:
     """Empty rows, rows of specials only, rows of one token: nothing breaks and nothing special is touched."""
-    masked = masker_of(tokenizer, strategy=strategy, rate=rate)(rows, epoch=epoch)
+    masked = masker_of(tokenizer, strategy=strategy, rate=rate)(annotated(rows_from_ids(rows, tokenizer)), epoch=epoch)
     width = max((len(row) for row in rows), default=0)
     original = torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int64).view(len(rows), width)
     target = masked.labels != -100

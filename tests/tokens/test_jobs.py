@@ -206,7 +206,7 @@ def test_workers_start_without_what_they_do_not_need() -> None:
     code = "import sys, unmask.tokens.worker; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in loaded
-    assert not {"torch", "pydantic", "pyarrow.parquet", "unmask.corpus"} & set(loaded)
+    assert not {"torch", "pydantic", "pyarrow.parquet", "spacy", "unmask.corpus.corpus"} & set(loaded)
 
 
 def test_a_number_of_workers_that_cannot_be(corpus_file: Path, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     recipe: Annotated[
         str | None, typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny]")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word, span, pmi or frequency.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Masking, such as whole_word or span (see unmask masks).")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
     ] = None,
@@ -109,6 +111,12 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     ] = None,
     tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    annotate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="entities, pos, dependencies, chunks, with commas: the data's own, or spaCy's."
+        ),
+    ] = None,
     settings: Settings = None,
     workers: Annotated[int | None, typer.Option(help="Processes that tokenize. [default: one a core]")] = None,
     resume: Annotated[
@@ -126,6 +134,7 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "tokenizer.path": tokenizer and str(tokenizer),
         "tokenizer.kind": tokenizer_kind,
         "tokenizer.vocab_size": vocab_size,
+        "annotation.columns": annotate and [name.strip() for name in annotate.split(",") if name.strip()],
     }
     if dry_run:
         from unmask.cli.dry_run import show_text_forecast

@@ -39,7 +39,7 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
 def show_text_forecast(paths: Sequence[str | Path], recipe: Recipe) -> dict[str, Any]:
     """Shows what a preparation would do."""
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        text = forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch))
+        text = forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
     at_least = "" if text.complete else "at least "
     _show(
         [

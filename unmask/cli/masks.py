@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from unmask.lexicon.build import build_lexicon
 from unmask.lexicon.lexicon import load_lexicon
 from unmask.lexicon.settings import LexiconSettings
 from unmask.masking.engine import Masker
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.needs import needed_annotations
+from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Tables
+from unmask.pretraining.annotated_text import AnnotatedText
 from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.lexicon import with_lexicon
+from unmask.settings import validated
 from unmask.tokens.shards import TokenChunk
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
@@ -39,10 +43,12 @@ def show_masks(
     """Masks a text by one strategy or all, and prints it.
 
     Without a tokenizer, one is trained on the packaged corpus and the text; frequencies, and collocations where no
-    lexicon is given, are those of the same.
+    lexicon is given, are those of the same. Annotations are spaCy's. Without a strategy, those that cannot be shown are
+    left out and named.
 
     Raises:
-        UnmaskError: The strategy or the rate is off, the text is empty, or the tokenizer cannot be used.
+        UnmaskError: The strategy or the rate is off, the text is empty, the tokenizer cannot be used, or the strategy
+            needs annotations that cannot be made.
     """
     if not text.strip():
         raise SettingsError("the text is empty")
@@ -56,15 +62,18 @@ def show_masks(
     cls, sep = ([] if id_ is None else [id_] for id_ in (ready.special.cls, ready.special.sep))
     ids = [*cls, *ready.encode_corpus([text])[0].input_ids.tolist(), *sep]
     tables = _tables(ready, corpus if ready.special.unk is not None else [text], lexicon)
-    shown = []
-    for name in [strategy] if strategy is not None else list(STRATEGIES):
-        masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed, tables=tables)
+    names = [strategy] if strategy is not None else list(STRATEGIES)
+    settings = {name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in names}
+    annotated = AnnotatedText(ready, text)
+    shown, left_out = [], {}
+    for name in names:
         try:
-            masked = masker([ids])
+            rows, labels = annotated.rows(ids, needed_annotations(settings[name]), name)
+            masked = Masker(settings[name], ready, seed=seed, tables=replace(tables, labels=labels))(rows)
         except (SettingsError, DataError) as error:
             if strategy is not None:
                 raise
-            out.print(f"{name:>12}  not shown: {error}", style="dim", markup=False, soft_wrap=True)
+            left_out[name] = str(error)
             continue
         seen, targets = masked.input_ids[0].tolist(), (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
         out.print(_coloured(name, ready, ids, seen, set(targets)), soft_wrap=not out.is_terminal)
@@ -79,7 +88,9 @@ def show_masks(
     out.print(
         Text.assemble("\n", ("[MASK]", "bold red"), "  ", ("random", "bold yellow"), "  ", ("kept", "bold green")),
     )
-    return {"strategies": shown}
+    for name, why in left_out.items():
+        out.print(f"{name:>12}  not shown: {why}", style="dim", markup=False, soft_wrap=True)
+    return {"strategies": shown, "left_out": left_out}
 
 
 def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: Path | None) -> Tables:

@@ -43,6 +43,7 @@ def run_prepare(
             out,
             corpus=recipe.corpus,
             tokenizer=recipe.tokenizer,
+            annotation=recipe.annotation,
             workers=workers,
             resume=resume,
             overwrite=overwrite,
@@ -66,4 +67,8 @@ def run_prepare(
         "validation_tokens": manifest.validation.tokens,
         "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
         "fingerprint": manifest.fingerprint,
+        "annotations": {
+            column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
+            for column, labels in manifest.annotations.items()
+        },
     }

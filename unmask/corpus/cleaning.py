@@ -9,6 +9,7 @@ import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from unmask.corpus.documents import TextPiece
@@ -42,7 +43,7 @@ def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Coun
             elif whole and settings.duplicates == "drop" and seen.add(text):
                 skipped["duplicates"] += 1
             else:
-                yield TextPiece(piece.document, piece.offset, text, piece.last)
+                yield replace(piece, text=text)
 
 
 def clean_text(text: str, settings: CleaningSettings) -> str:

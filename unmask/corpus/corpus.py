@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 
 from unmask.corpus.cleaning import clean
-from unmask.corpus.documents import TextPiece, read_documents
+from unmask.corpus.documents import Fields, TextPiece, read_documents
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import Source, find_sources
 from unmask.corpus.survey import plan_corpus
-from unmask.errors import CorpusError
+from unmask.errors import CorpusError, SettingsError
 
 
 class Corpus:
@@ -25,6 +25,8 @@ class Corpus:
         paths: Files, folders or patterns.
         settings: What the user asked for.
         hold_out: Whether a part of it is held out.
+        fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
+            none.
 
     Attributes:
         sources: The files.
@@ -35,10 +37,25 @@ class Corpus:
 
     Raises:
         CorpusError: As `find_sources` and `plan_corpus`.
+        SettingsError: Annotations are read, but cleaning would move the places that they name.
     """
 
-    def __init__(self, paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool = True) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        settings: CorpusSettings,
+        *,
+        hold_out: bool = True,
+        fields: Fields | None = None,
+    ) -> None:
+        if fields and settings.cleaning.changes_text:
+            raise SettingsError(
+                f"{' and '.join(fields)}: annotations that come with the text name places in it, which corpus.cleaning "
+                "would move; leave unicode, control_characters and white_space of corpus.cleaning alone, or let a "
+                'pipeline annotate the cleaned text: --set annotation.source="pipeline"'
+            )
         self.settings = settings
+        self.fields = fields
         self.sources = find_sources(paths)
         self.validation_sources = find_sources(settings.validation) if settings.validation else []
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
@@ -82,12 +99,12 @@ class Corpus:
         if not 0 < left < self._num_chars:
             raise CorpusError("too little text to hold its end out for validation; give more")
         for piece in self._read(self.sources):
-            before, behind = piece.text[: max(left, 0)], piece.text[max(left, 0) :]
+            cut = min(max(left, 0), len(piece.text))
             left -= len(piece.text)
-            if before:
-                yield replace(piece, text=before, last=piece.last and not behind), False
-            if behind:
-                yield replace(piece, text=behind, offset=piece.offset + len(before.encode())), True
+            if cut:
+                yield piece.part(0, cut), False
+            if cut < len(piece.text):
+                yield piece.part(cut, len(piece.text)), True
 
     def _with_files(self) -> Iterator[tuple[TextPiece, bool]]:
         """Training text, then the files that are held out, numbered on."""
@@ -104,12 +121,14 @@ class Corpus:
         if not known:
             raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
         for piece in self._read(self.validation_sources):
-            yield TextPiece(documents + piece.document, piece.offset, piece.text, piece.last), True
+            yield replace(piece, document=documents + piece.document), True
 
     def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
         bad = BadInput(skip=self.settings.bad_input == "skip")
         plan = self.plan
-        pieces = read_documents(sources, bad, unit=plan.unit, column=plan.column, piece_chars=plan.piece_chars)
+        pieces = read_documents(
+            sources, bad, unit=plan.unit, column=plan.column, piece_chars=plan.piece_chars, fields=self.fields
+        )
         yield from clean(pieces, self.settings.cleaning, self.skipped)
         self.skipped += bad.counts  # leaves out what was not met
 

@@ -5,17 +5,20 @@ A document longer than `piece_chars` arrives in pieces, cut behind white space, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from unmask.corpus.conll import read_conll
 from unmask.corpus.fasta import read_fasta
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.settings import DocumentUnit
 from unmask.corpus.sources import Source
+from unmask.corpus.spans import Spans, cut_spans, join_spans, shift_spans
 from unmask.corpus.tables import read_table
 from unmask.corpus.text import read_lines
 
 PIECE_CHARS = 1 << 18
+Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,24 @@ class TextPiece:
         offset: Byte of the document's UTF-8 text at which the piece begins.
         text: The characters; never only white space, unless it continues a document.
         last: Whether the document ends here.
+        spans: Annotations that came with the text, in characters of the piece; None where none were asked for.
     """
 
     document: int
     offset: int
     text: str
     last: bool = True
+    spans: Spans | None = None
+
+    def part(self, begin: int, end: int) -> TextPiece:
+        """Some of its characters, as a piece that ends the document only if this one does, and at its end."""
+        return TextPiece(
+            self.document,
+            self.offset + len(self.text[:begin].encode()),
+            self.text[begin:end],
+            self.last and end >= len(self.text),
+            None if self.spans is None else cut_spans(self.spans, begin, end),
+        )
 
 
 class _Cutter:
@@ -44,41 +59,49 @@ class _Cutter:
         self.piece_chars = piece_chars
         self.document = 0
         self._parts: list[str] = []
+        self._spans: list[Spans] = []
         self._num_chars = 0
         self._offset = 0
 
-    def add(self, text: str) -> Iterator[TextPiece]:
+    def add(self, text: str, spans: Spans | None = None) -> Iterator[TextPiece]:
         self._parts.append(text)
+        if spans is not None:
+            self._spans.append(shift_spans(spans, self._num_chars))
         self._num_chars += len(text)
         if self._num_chars <= self.piece_chars:
             return
         gathered = "".join(self._parts)
+        spans = self._gathered_spans()
         begin = 0
         while len(gathered) - begin > self.piece_chars:
             end = _cut_behind_space(gathered, begin, begin + self.piece_chars)
             if self._offset or not gathered[begin:end].isspace():  # white space alone begins no document
-                yield self._piece(gathered[begin:end], last=False)
+                yield self._piece(gathered[begin:end], spans and cut_spans(spans, begin, end), last=False)
             begin = end
         self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
+        self._spans = [] if spans is None else [cut_spans(spans, begin, len(gathered))]
 
-    def whole(self, text: str) -> TextPiece | None:
+    def _gathered_spans(self) -> Spans | None:
+        return join_spans(self._spans) if self._spans else None
+
+    def whole(self, text: str, spans: Spans | None) -> TextPiece | None:
         """A document that comes in one piece; None where it is white space only."""
         text = text.rstrip("\n")
         if not text or text.isspace():
             return None
         self.document += 1
-        return TextPiece(self.document - 1, 0, text)
+        return TextPiece(self.document - 1, 0, text, spans=spans)
 
     def finish(self) -> Iterator[TextPiece]:
         text = "".join(self._parts).rstrip("\n")
         if text.strip() or (self._offset and text):
-            yield self._piece(text, last=True)
+            yield self._piece(text, self._gathered_spans(), last=True)
         if self._offset:
             self.document += 1
-        self._parts, self._num_chars, self._offset = [], 0, 0
+        self._parts, self._spans, self._num_chars, self._offset = [], [], 0, 0
 
-    def _piece(self, text: str, *, last: bool) -> TextPiece:
-        piece = TextPiece(self.document, self._offset, text, last)
+    def _piece(self, text: str, spans: Spans | None, *, last: bool) -> TextPiece:
+        piece = TextPiece(self.document, self._offset, text, last, spans)
         self._offset += len(text.encode())
         return piece
 
@@ -107,13 +130,13 @@ def split_lines(
         for line in lines:
             whole = line.starts and line.ends
             if unit == "line" and whole and len(line.text) < piece_chars:  # nearly always, and worth being quick at
-                if piece := cutter.whole(line.text):
+                if piece := cutter.whole(line.text, line.spans):
                     yield piece
                 continue
             if unit == "block" and whole and not line.text.strip():
                 yield from cutter.finish()
                 continue
-            yield from cutter.add(line.text + "\n" if line.ends else line.text)
+            yield from cutter.add(line.text + "\n" if line.ends else line.text, line.spans)
             if unit == "line" and line.ends:
                 yield from cutter.finish()
         yield from cutter.finish()
@@ -126,28 +149,35 @@ def read_documents(
     unit: DocumentUnit,
     column: str | None = None,
     piece_chars: int = PIECE_CHARS,
+    fields: Fields | None = None,
 ) -> Iterator[TextPiece]:
     """Reads files as documents, in the order given.
 
     Args:
         sources: The files.
         bad: What is done about input that cannot be read.
-        unit: What a document is in text files; in others it is a row or a sequence.
+        unit: What a document is in text files and treebanks; in others it is a row or a sequence.
         column: Where the text of tables stands.
         piece_chars: Longest piece, in characters.
+        fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
+            none.
 
     Raises:
         CorpusError: As the readers of the kinds.
     """
-    files = ((read_parts(source, bad, column), unit if source.kind == "text" else "line") for source in sources)
+    files = (
+        (read_parts(source, bad, column, fields), unit if source.has_lines else "line") for source in sources
+    )  # fmt: skip
     return split_lines(files, piece_chars=piece_chars)
 
 
-def read_parts(source: Source, bad: BadInput, column: str | None) -> Iterator[LinePart]:
-    """The lines, rows or sequences of one file."""
+def read_parts(source: Source, bad: BadInput, column: str | None, fields: Fields | None = None) -> Iterator[LinePart]:
+    """The lines, rows, sentences or sequences of one file."""
     if source.kind == "text":
         return read_lines(source.path, bad)
+    if source.kind in ("conll", "conllu"):
+        return read_conll(source, bad, fields)
     if source.kind == "fasta":
         return read_fasta(source.path, bad)
     assert column is not None, "the column of a table is found before it is read"
-    return read_table(source, column, bad)
+    return read_table(source, column, bad, fields)

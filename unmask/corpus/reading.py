@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
+from unmask.corpus.spans import Spans
 from unmask.errors import CorpusError
 
 # Bytes that are not UTF-8 arrive as lone surrogates where they are not an error at once.
@@ -19,11 +20,13 @@ class LinePart(NamedTuple):
         text: The characters, without the line's end.
         starts: Whether the line begins here.
         ends: Whether the line ends here.
+        spans: Annotations that came with the text; only whole lines have them.
     """
 
     text: str
     starts: bool
     ends: bool
+    spans: Spans | None = None
 
 
 class BadInput:

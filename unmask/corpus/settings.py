@@ -28,13 +28,19 @@ class CleaningSettings(Settings):
     duplicates: Literal["keep", "drop"] = "keep"
     min_chars: int = Field(default=1, ge=1)
 
+    @property
+    def changes_text(self) -> bool:
+        """Whether characters are changed, so that places in the text move."""
+        return (self.unicode, self.control_characters, self.white_space) != (None, "keep", "keep")
+
 
 class CorpusSettings(Settings):
     """How files become documents, and how many of them are held out for validation.
 
     Attributes:
         documents: What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or
-            `auto`, which looks at the beginning of the text (see `unmask.corpus.survey`). In tables it is a row.
+            `auto`, which looks at the beginning of the text (see `unmask.corpus.survey`). In tables it is a row. In
+            CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
         column: Where the text of a table stands: a name, or a number counted from 0 where there are no names. None
             finds it.
         bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are

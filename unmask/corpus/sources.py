@@ -17,7 +17,7 @@ from unmask.errors import CorpusError
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow"]
+Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow", "conll", "conllu"]
 SUFFIXES: dict[str, Kind] = {
     ".txt": "text",
     ".text": "text",
@@ -30,6 +30,8 @@ SUFFIXES: dict[str, Kind] = {
     ".parquet": "parquet",
     ".fasta": "fasta",
     ".fa": "fasta",
+    ".conll": "conll",
+    ".conllu": "conllu",
 }
 STDIN = "-"
 
@@ -50,6 +52,11 @@ class Source:
     def is_table(self) -> bool:
         """Whether it has columns."""
         return self.kind in ("jsonl", "csv", "tsv", "parquet", "arrow")
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether what a document is must be told from its lines (a sentence of a treebank is a line)."""
+        return self.kind in ("text", "conll", "conllu")
 
 
 def find_sources(names: Sequence[str | Path]) -> list[Source]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_documents
+from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_documents, read_parts
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings, DocumentUnit
 from unmask.corpus.sources import Source
@@ -32,7 +32,7 @@ class Plan:
     """How this corpus is read. The same files and settings always give the same plan.
 
     Attributes:
-        unit: What a document is in text files.
+        unit: What a document is in text files and treebanks.
         column: Where the text of tables stands; None where there are none.
         reason: Why, in words.
         holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or the end of the
@@ -82,6 +82,11 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
     if texts := [source for source in sources if source.kind == "text"]:
         unit, why = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(texts, bad)
         reasons.append(f"a {unit} ({why})")
+    if trees := [source for source in sources if source.kind in ("conll", "conllu")]:
+        if not texts:
+            unit = settings.documents if settings.documents != "auto" else _tree_unit(trees, bad)
+        named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
+        reasons.append(f"{named[unit]} (corpus.documents = {unit})")
     if tables := [source for source in sources if source.is_table]:
         column, why = find_column(tables[0], settings.column, bad)
         reasons.append(f"a row, its text in column {column!r} ({why})")
@@ -146,6 +151,12 @@ def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit
     if lines > len(sources):
         return "line", "there are no empty lines between them"
     return "file", "there is one line a file"
+
+
+def _tree_unit(sources: Sequence[Source], bad: BadInput) -> DocumentUnit:
+    """Blocks where the beginning of the first file has marks of documents, else sentences."""
+    beginning = islice(read_parts(sources[0], bad, None), 1000)
+    return "block" if any(not line.text for line in beginning) else "line"
 
 
 def _beginning(pieces: Iterator[TextPiece]) -> Iterator[TextPiece]:

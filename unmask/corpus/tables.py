@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unmask.corpus.fields import read_fields, without_returns
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.sources import Source
 from unmask.corpus.text import read_lines
@@ -25,18 +26,22 @@ OTHER_NAMES = {"label", "id", "title", "idx", "index", "score", "source", "url",
 LOOK_ROWS = 200
 
 
-def read_table(source: Source, column: str, bad: BadInput) -> Iterator[LinePart]:
+def read_table(
+    source: Source, column: str, bad: BadInput, fields: Mapping[str, str] | None = None
+) -> Iterator[LinePart]:
     """Yields the texts of a column.
 
     Args:
         source: A table.
         column: Name of the column; a number, counted from 0, where the table has no names.
         bad: What is done about rows without text.
+        fields: Annotations that are read with it: column to the name of the field that holds it.
 
     Raises:
-        CorpusError: The column is missing, a row cannot be read, or its text is no string; with file and row.
+        CorpusError: The column is missing, a row cannot be read, its text is no string, or its annotations are
+            malformed; with file and row.
     """
-    for number, row in rows_of(source, bad, column):
+    for number, row in rows_of(source, bad, column, nested=fields is not None):
         if column not in row:
             bad.found(
                 "rows without text",
@@ -51,7 +56,16 @@ def read_table(source: Source, column: str, bad: BadInput) -> Iterator[LinePart]
                 f"{source.path}: column {column!r} of row {number} is {type(row[column]).__name__}, not a text",
             )
         elif not bad.is_broken(row[column]):
-            yield LinePart(row[column].replace("\r\n", "\n"), True, True)
+            text, spans = row[column], None
+            if fields is not None:
+                try:
+                    spans = read_fields(row, text, fields)
+                except ValueError as error:
+                    bad.found("rows whose annotations cannot be read", f"{source.path}: row {number} {error}")
+                    continue
+            if "\r\n" in text:
+                text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
+            yield LinePart(text, True, True, spans)
 
 
 def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> tuple[str, str]:
@@ -85,11 +99,22 @@ def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> tupl
     return best, f"the one with most text among {', '.join(names)}"
 
 
-def rows_of(source: Source, bad: BadInput, column: str | int | None) -> Iterator[tuple[int, Row]]:
-    """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text)."""
+def rows_of(
+    source: Source, bad: BadInput, column: str | int | None, *, nested: bool = False
+) -> Iterator[tuple[int, Row]]:
+    """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
+
+    Args:
+        source: A table.
+        bad: What is done about what cannot be read.
+        column: That of the text, where it is known.
+        nested: Whether lists and structures of Parquet and Arrow files are read, which takes time.
+    """
     if source.kind in ("csv", "tsv"):
         return _delimited(source.path, bad, tabs=source.kind == "tsv", column=str(column).lower())
-    return {"jsonl": _jsonl, "parquet": _parquet, "arrow": _arrow}[source.kind](source.path, bad)
+    if source.kind == "jsonl":
+        return _jsonl(source.path, bad)
+    return (_parquet if source.kind == "parquet" else _arrow)(source.path, bad, nested)
 
 
 def _jsonl(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
@@ -137,26 +162,26 @@ def _delimited(path: Path, bad: BadInput, *, tabs: bool, column: str) -> Iterato
         yield reader.line_num, dict(zip(names, cells, strict=False))
 
 
-def _parquet(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+def _parquet(path: Path, bad: BadInput, nested: bool) -> Iterator[tuple[int, Row]]:
     try:
         with pq.ParquetFile(path) as file:
-            yield from _numbered(file.iter_batches(batch_size=256))
+            yield from _numbered(file.iter_batches(batch_size=256), nested)
     except (pa.ArrowInvalid, OSError) as error:
         bad.found("files that are cut off", f"{path}: damaged or not a Parquet file: {error}")
 
 
-def _arrow(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+def _arrow(path: Path, bad: BadInput, nested: bool) -> Iterator[tuple[int, Row]]:
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            yield from _numbered(stream)
+            yield from _numbered(stream, nested)
     except (pa.ArrowInvalid, OSError) as error:
         bad.found("files that are cut off", f"{path}: damaged or not an Arrow stream: {error}")
 
 
-def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Row]]:
+def _numbered(batches: Iterator[pa.RecordBatch], nested: bool) -> Iterator[tuple[int, Row]]:
     number = 0
     for batch in batches:
-        plain = [i for i, kind in enumerate(batch.schema.types) if not pa.types.is_nested(kind)]
+        plain = [i for i, kind in enumerate(batch.schema.types) if nested or not pa.types.is_nested(kind)]
         for row in batch.select(plain).to_pylist():
             number += 1
             yield number, row

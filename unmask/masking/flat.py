@@ -49,7 +49,8 @@ class FlatRows:
         if name not in self.annotations:
             raise DataError(
                 f"{wanted_by} needs the annotation {name!r}, which these rows do not have; make it with "
-                f"`unmask prepare ... --annotate {name}`"
+                f"`unmask prepare ... --annotate {name}`, or where raw text is given to `unmask pretrain` with "
+                f"--set 'annotation.columns=[\"{name}\"]'"
             )
         return self.annotations[name]
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
+from unmask.masking.annotated_weights import FirstWeights, RoleWeights
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.replacement import Replacement, Share
 from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, UniformRate
@@ -21,6 +23,9 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "pmi": {"units": CollocationUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
     "adaptive": {"units": WordUnits(), "weights": LossWeights()},
+    "entity": {"units": EntityUnits(), "weights": FirstWeights()},
+    "phrase": {"units": PhraseUnits(), "weights": UniformWeights()},
+    "syntax": {"units": SubtreeUnits(), "weights": RoleWeights()},
     "contextual": {"units": WordUnits(), "weights": TfIdfWeights()},
     "semantic": {"units": WordUnits(), "weights": CentralityWeights()},
 }

@@ -5,7 +5,7 @@ Shape suffixes: V = vocabulary, D = dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -42,6 +42,7 @@ class Tables:
         scores: What a model made of the vocabulary.
         collocations: Hashes of a lexicon's collocations (`unmask.hashing.longer`).
         informativeness_V: float: how much each token tells of its neighbours; from a lexicon.
+        labels: By column of annotation, the names of its labels; a label's number is its place, counted from 1.
     """
 
     vocab_size: int
@@ -51,6 +52,7 @@ class Tables:
     scores: Scores | None = None
     collocations: HashSet | None = None
     informativeness_V: Tensor | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def frequencies(self, wanted_by: str) -> Tensor:
@@ -113,6 +115,19 @@ class Tables:
         if self.informativeness_V is None or len(self.informativeness_V) != self.vocab_size:
             raise SettingsError(f"{wanted_by} need how informative each of the {self.vocab_size} ids is; {_LEXICON}")
         return self.informativeness_V
+
+    def labels_of(self, column: str, wanted_by: str) -> Sequence[str]:
+        """The names of a column's labels.
+
+        Raises:
+            SettingsError: They are missing.
+        """
+        if column not in self.labels:
+            raise SettingsError(
+                f"{wanted_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
+                "data: Tables(..., labels=manifest.annotations)"
+            )
+        return self.labels[column]
 
     def derived(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """A table that follows from these, made once."""

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
 from unmask.masking.tables import Tables
@@ -116,4 +117,7 @@ class SpanUnits(Settings):
         return word_T & begins_W[before_T]
 
 
-PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits | CollocationUnits, Field(discriminator="kind")]
+PlainUnits = Annotated[
+    TokenUnits | WordUnits | SpanUnits | CollocationUnits | EntityUnits | PhraseUnits | SubtreeUnits,
+    Field(discriminator="kind"),
+]

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 from torch import Tensor
 
+from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.informative import InformativeWeights
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
@@ -83,6 +84,9 @@ AnyWeights = Annotated[
     UniformWeights
     | FrequencyWeights
     | InformativeWeights
+    | FirstWeights
+    | PosWeights
+    | RoleWeights
     | LossWeights
     | AccuracyWeights
     | AttentionWeights

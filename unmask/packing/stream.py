@@ -196,6 +196,7 @@ class RowStream:
         position_ids = np.zeros(shape, dtype=np.int64)
         word_starts = np.zeros(shape, dtype=bool)
         keys = np.zeros(shape, dtype=np.int64)
+        annotations = {name: np.zeros(shape, dtype=np.int64) for name in self.store.annotations}
         positions = np.arange(length)
         for r, fragments in enumerate(rows):
             begin = 0
@@ -210,6 +211,8 @@ class RowStream:
                     input_ids[r, end - 1] = special.sep
                 word_starts[r, first : first + size] = starts
                 word_starts[r, first] = True  # a long piece may be cut within a word
+                for name, column in annotations.items():
+                    column[r, first : first + size] = self.store.read_annotation(name, piece, start, size)
                 segment_ids[r, begin:end] = number
                 position_ids[r, begin:end] = positions[: end - begin]
                 keys[r, begin:end] = self._key_of_piece[piece] ^ start
@@ -222,6 +225,7 @@ class RowStream:
             word_starts=torch.from_numpy(word_starts),
             maskable=torch.from_numpy(maskable),
             segment_keys=torch.from_numpy(mix(keys)),
+            annotations={name: torch.from_numpy(column) for name, column in annotations.items()},
         )
 
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.settings import CorpusSettings
-from unmask.errors import DataError
+from unmask.errors import DataError, SettingsError
+from unmask.masking.needs import needed_annotations
+from unmask.masking.tables import Tables
 from unmask.pretraining.reporter import Reporter
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
@@ -44,6 +48,12 @@ class PreparedData:
     def frequencies(self) -> NDArray[np.int64]:
         """[vocab_size]: counts in the training split."""
         return np.array(self.manifest.token_frequencies, dtype=np.int64)
+
+    @property
+    def tables(self) -> Tables:
+        """What masking may know: frequencies, and labels of annotations."""
+        frequencies = torch.from_numpy(self.frequencies)
+        return Tables(self.tokenizer.vocab_size, frequencies, labels=self.manifest.annotations)
 
 
 def is_prepared(paths: Sequence[str | Path]) -> bool:
@@ -84,13 +94,16 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     if is_prepared(paths):
         data = open_prepared(Path(paths[0]))
         _check_settings(data, recipe)
+        check_annotations(recipe, data.manifest)
     else:
+        check_annotations(recipe, None)
         if not _is_ours(folder, paths, recipe):
             prepare(
                 paths,
                 folder,
                 corpus=recipe.corpus,
                 tokenizer=recipe.tokenizer,
+                annotation=recipe.annotation,
                 notify=reporter.stage,
                 note=reporter.note,
             )
@@ -100,10 +113,40 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     return data
 
 
+def check_annotations(recipe: Recipe, manifest: Manifest | None) -> None:
+    """Makes sure that the masking finds the annotations that it needs.
+
+    Args:
+        recipe: Says what is needed, and what raw text is annotated with.
+        manifest: Of data that is prepared already; None for raw text.
+
+    Raises:
+        SettingsError: Raw text would be prepared without them.
+        DataError: The data was prepared without them.
+    """
+    needed = needed_annotations(recipe.masking)
+    there = recipe.annotation.columns if manifest is None else manifest.annotations
+    if not (missing := [column for column in needed if column not in there]):
+        return
+    what = (
+        f"masking by {recipe.masking.strategy or 'these units and weights'} needs the annotation {', '.join(missing)}"
+    )
+    every = sorted({*there, *missing})
+    if manifest is None:
+        names = ",".join(f'"{column}"' for column in every)
+        raise SettingsError(f"{what} of the text; ask for it with --set 'annotation.columns=[{names}]'")
+    raise DataError(
+        f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(every)}"
+    )
+
+
 def describe(manifest: Manifest) -> list[str]:
     """What a reader of the log should know of the data, a line each."""
     lines = [manifest.plan]
     lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
+    for column, (spans, lost) in manifest.spans.items():
+        without = f", {lost:,} of them without a token of their own" if lost else ""
+        lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
     unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
     if unknown > WARN_UNKNOWN:
         lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
@@ -117,7 +160,7 @@ def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
     if not (folder / MANIFEST).is_file():
         return False
     settings = load_manifest(folder).settings
-    return settings == preparation_settings(paths, recipe.corpus, recipe.tokenizer)
+    return settings == preparation_settings(paths, recipe.corpus, recipe.tokenizer, recipe.annotation)
 
 
 def _check_settings(data: PreparedData, recipe: Recipe) -> None:
@@ -125,8 +168,9 @@ def _check_settings(data: PreparedData, recipe: Recipe) -> None:
     for name, asked, default in (
         ("corpus", recipe.corpus, CorpusSettings()),
         ("tokenizer", recipe.tokenizer, TokenizerSettings()),
+        ("annotation", recipe.annotation, AnnotationSettings()),
     ):
-        if asked != default and asked.model_dump(mode="json") != made[name]:
+        if asked != default and asked.model_dump(mode="json") != made.get(name):
             raise DataError(
                 f"{data.root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"

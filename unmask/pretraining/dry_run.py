@@ -20,25 +20,27 @@ from typing import Any
 
 import torch
 
-from unmask.corpus.corpus import Corpus
+from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.documents import TextPiece
+from unmask.corpus.fields import written_fields
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import STDIN
 from unmask.errors import RunError
 from unmask.pretraining.claim import packaged_corpus
-from unmask.pretraining.data import PreparedData, is_prepared, open_prepared
+from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.reporter import LogReporter
 from unmask.pretraining.sitting import Sitting
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.letters import default_vocab_size
-from unmask.tokens.prepare import prepare
+from unmask.tokens.prepare import open_annotated, prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.training.loop import train
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
+SLOW_SAMPLE_BYTES = 1 << 18  # where a pipeline annotates
 NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
@@ -63,7 +65,11 @@ class TextForecast:
 
 
 def forecast_text(
-    paths: Sequence[str | Path], corpus: CorpusSettings, tokenizer: TokenizerSettings, scratch: Path
+    paths: Sequence[str | Path],
+    corpus: CorpusSettings,
+    tokenizer: TokenizerSettings,
+    scratch: Path,
+    annotation: AnnotationSettings | None = None,
 ) -> TextForecast:
     """Reads a corpus for some seconds, and prepares a sample of it in a temporary folder.
 
@@ -72,20 +78,24 @@ def forecast_text(
         corpus: How they are read.
         tokenizer: Which tokenizer is used or trained.
         scratch: An empty folder; the sample is prepared in `scratch/data`.
+        annotation: What is said of the text beside its tokens.
 
     Raises:
         UnmaskError: As the real preparation; or standard input is among the paths.
     """
     if STDIN in map(str, paths):
         raise RunError("--dry-run would use standard input up; give a file")
-    opened = Corpus(paths, corpus)
+    opened, plan = open_annotated(paths, corpus, annotation or AnnotationSettings())
     sample = scratch / "sample.jsonl"
-    documents, num_bytes, complete = _read(opened.pieces(), sample)
+    sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
+    documents, num_bytes, complete = _read(opened.pieces(), sample, sample_bytes)
     if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
         tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
     begin = time.monotonic()
     reading = CorpusSettings(column="text", holdout=corpus.holdout, holdout_from=corpus.holdout_from)
-    manifest = prepare([sample], scratch / "data", corpus=reading, tokenizer=tokenizer)
+    if annotation is not None:
+        annotation = annotation.model_copy(update={"fields": {}, "source": "auto"})  # as the sample writes them
+    manifest = prepare([sample], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation)
     scale = num_bytes / manifest.bytes
     return TextForecast(
         documents, num_bytes, round(manifest.tokens * scale), complete, manifest.vocab_size,
@@ -93,16 +103,16 @@ def forecast_text(
     )  # fmt: skip
 
 
-def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path) -> tuple[int, int, bool]:
+def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: int) -> tuple[int, int, bool]:
     """Counts documents and bytes until the time is over, and writes the first of them down."""
     begin, documents, num_bytes = time.monotonic(), 0, 0
     with sample.open("w", encoding="utf-8") as out:
         for piece, _ in pieces:
             documents += piece.offset == 0
-            if num_bytes < SAMPLE_BYTES:
-                out.write(json.dumps({"text": piece.text}) + "\n")
+            if num_bytes < sample_bytes:
+                out.write(json.dumps({"text": piece.text, **written_fields(piece.spans or {})}) + "\n")
             num_bytes += len(piece.text.encode())
-            if num_bytes >= SAMPLE_BYTES and time.monotonic() - begin > READ_SECONDS:
+            if num_bytes >= sample_bytes and time.monotonic() - begin > READ_SECONDS:
                 return documents, num_bytes, False
     return documents, num_bytes, True
 
@@ -124,9 +134,11 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
         if is_prepared(sources):
             data = open_prepared(Path(sources[0]))
             m = data.manifest
+            check_annotations(recipe, m)
             text = TextForecast(m.documents, m.bytes, m.tokens, complete=True, vocab_size=m.vocab_size, seconds=0.0)
         else:
-            text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch)
+            check_annotations(recipe, None)
+            text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch, recipe.annotation)
             data = open_prepared(scratch / "data")
         return _measured(data, text, recipe, scratch)
 

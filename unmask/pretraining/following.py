@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,11 @@ from unmask.training.scores import ScoreBoard
 
 
 def masking_tables(settings: MaskingSettings, data: PreparedData) -> Tables:
-    """Frequencies of the training text, and what else the strategy asks for."""
-    size = data.manifest.vocab_size
-    documents = None
-    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
-        documents = torch.from_numpy(document_frequencies(data.train, size))
-    return Tables(size, torch.from_numpy(data.frequencies), documents, len(data.train))
+    """What the data says, and what else the strategy asks for."""
+    if not any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
+        return data.tables
+    documents = document_frequencies(data.train, data.manifest.vocab_size)
+    return replace(data.tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:

@@ -12,6 +12,7 @@ from typing import Any
 import tomli_w
 from pydantic import model_validator
 
+from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
 from unmask.evaluation.settings import EvaluationSettings
@@ -36,6 +37,7 @@ class Recipe(Settings):
     description: str | None = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
+    annotation: AnnotationSettings = AnnotationSettings()
     masking: MaskingSettings = MaskingSettings.model_validate({})
     model: ModelSettings = ModelSettings()
     training: TrainingSettings

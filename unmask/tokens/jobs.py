@@ -7,6 +7,7 @@ shards, one a job and split, are the same files however the work was shared out,
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # workers start faster without the readers of files
     from unmask.corpus.documents import TextPiece
+    from unmask.corpus.spans import Spans
 
 SMALLEST_JOB_BYTES = 1 << 20
 LARGEST_JOB_BYTES = 1 << 25  # a worker holds some five times as much in memory
@@ -34,6 +36,7 @@ class Job:
         offset: [num_pieces], int64: byte of the document's text at which the piece begins.
         num_bytes: [num_pieces], int64: UTF-8 bytes of the piece.
         held: [num_pieces], bool: whether the piece is held out.
+        spans: Annotations that came with the pieces; None where none did.
     """
 
     number: int
@@ -42,6 +45,7 @@ class Job:
     offset: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
     held: NDArray[np.bool_]
+    spans: list[Spans | None] | None = None
 
     @cached_property
     def content_hash(self) -> str:
@@ -49,16 +53,23 @@ class Job:
         digest = hashlib.blake2b("".join(self.texts).encode(), digest_size=16)
         for column in (self.document, self.offset, self.num_bytes, self.held):
             digest.update(column.tobytes())
+        if self.spans is not None:
+            digest.update(json.dumps(self.spans).encode())
         return digest.hexdigest()
 
 
-def job_bytes(source_bytes: int) -> int:
+def job_bytes(source_bytes: int, *, slow: bool = False) -> int:
     """How much text a job takes: about 256 jobs a corpus, of 1 MiB at the least and 32 MiB at the most.
 
     Args:
         source_bytes: Size of the files, compressed or not.
+        slow: Whether a pipeline annotates the text, some hundred times slower than it is tokenized: then a job takes
+            an eighth of a megabyte at the least (half a minute) and 1 MiB at the most.
     """
-    return min(max(source_bytes // JOBS_A_CORPUS, SMALLEST_JOB_BYTES), LARGEST_JOB_BYTES)
+    smallest, largest = (
+        (SMALLEST_JOB_BYTES >> 3, SMALLEST_JOB_BYTES) if slow else (SMALLEST_JOB_BYTES, LARGEST_JOB_BYTES)
+    )
+    return min(max(source_bytes // JOBS_A_CORPUS, smallest), largest)
 
 
 def cut_jobs(pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int) -> Iterator[Job]:
@@ -90,6 +101,7 @@ def _job(number: int, group: list[tuple[TextPiece, bool]], sizes: list[int]) -> 
         np.array([piece.offset for piece, _ in group], dtype=np.int64),
         np.array(sizes, dtype=np.int64),
         np.array([held for _, held in group], dtype=bool),
+        [piece.spans for piece, _ in group] if any(piece.spans is not None for piece, _ in group) else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,13 @@ class _SplitLedger:
 
 
 def put_together(
-    root: Path, num_parts: int, *, corpus: Corpus, tokenizer: Tokenizer, settings: dict[str, Any]
+    root: Path,
+    num_parts: int,
+    *,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    settings: dict[str, Any],
+    labels: Mapping[str, tuple[str, ...]],
 ) -> Manifest:
     """Adds up the parts of a corpus that was gone through to its end.
 
@@ -58,6 +65,7 @@ def put_together(
         corpus: For its sources, its plan, and what its last pass left out.
         tokenizer: The one the parts were made with.
         settings: For the manifest.
+        labels: Of each column of annotation.
 
     Raises:
         DataError: A part is missing or damaged, because somebody else changed the folder.
@@ -66,6 +74,7 @@ def put_together(
     frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     census = WordCensus()
     documents = num_bytes = without_tokens = 0
+    spans = dict.fromkeys(labels, (0, 0))
     for number in range(num_parts):
         part = load_part(root, number)
         if part is None:
@@ -80,6 +89,7 @@ def put_together(
         documents = part.last_document + 1
         num_bytes += part.bytes
         without_tokens += part.without_tokens
+        spans = {c: (all_ + part.spans[c][0], lost + part.spans[c][1]) for c, (all_, lost) in spans.items()}
     _tell_of_words(census)
     skipped = dict(corpus.skipped) | ({"documents without tokens": without_tokens} if without_tokens else {})
     splits = train.split(), validation.split()
@@ -97,6 +107,8 @@ def put_together(
         train=splits[0],
         validation=splits[1],
         token_frequencies=tuple(frequencies.tolist()),
+        annotations=dict(labels),
+        spans=dict(spans),
     )
 
 

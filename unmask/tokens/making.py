@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
+from unmask.annotation.annotator import Annotator
 from unmask.tokens.jobs import Job
 from unmask.tokens.parts import load_part
 from unmask.tokens.pool import WorkerPool
@@ -27,6 +28,7 @@ def make_parts(
     tokenizer: Tokenizer,
     *,
     made_by: str,
+    annotator: Annotator | None = None,
     workers: int,
     notify: Callable[[int], None],
 ) -> int:
@@ -37,6 +39,7 @@ def make_parts(
         root: The data folder, in which the tokenizer stands as well.
         tokenizer: That tokenizer.
         made_by: Fingerprint of what parts are made with.
+        annotator: What is said of the text beside its tokens; None is nothing.
         workers: Most processes; with 1, or a single job to do, there are none besides this one.
         notify: Told how many bytes of text are done.
 
@@ -69,9 +72,10 @@ def make_parts(
     del first_two  # so that the texts are not held to the end
     if alone:
         for job in left:
-            finish_job(job, tokenizer, root, made_by=made_by, notify=done)
+            finish_job(job, tokenizer, root, made_by=made_by, annotator=annotator, notify=done)
     else:
-        with WorkerPool(root, workers=workers, made_by=made_by, notify=done) as pool:
+        plan = None if annotator is None else annotator.plan
+        with WorkerPool(root, workers=workers, made_by=made_by, plan=plan, notify=done) as pool:
             pool.run(left)
     return num_jobs
 

@@ -56,6 +56,8 @@ class Manifest:
         train: The training split.
         validation: The held-out split.
         token_frequencies: [vocab_size]: how often each id stands in the training split.
+        annotations: By column of annotation, its labels, in the order of their numbers from 1 on.
+        spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
     """
 
     sources: tuple[dict[str, Any], ...]
@@ -71,12 +73,15 @@ class Manifest:
     train: Split
     validation: Split
     token_frequencies: tuple[int, ...]
+    annotations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
         """A hash of the content: equal data has equal fingerprints, wherever it lies."""
         files = [file.sha256 for split in (self.train, self.validation) for file in split.files]
-        return hashlib.sha256(json.dumps([VERSION, self.tokenizer_sha256, files]).encode()).hexdigest()
+        labels = [self.annotations] if self.annotations else []  # numbers in the shards mean nothing without them
+        return hashlib.sha256(json.dumps([VERSION, self.tokenizer_sha256, files, *labels]).encode()).hexdigest()
 
     def save(self, root: Path) -> None:
         """Writes `manifest.json`, last of all files: a folder with a manifest is complete."""
@@ -104,6 +109,8 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = Split(**split)
         for name in ("sources", "token_frequencies"):
             content[name] = tuple(content[name])
+        for name in ("annotations", "spans"):
+            content[name] = {column: tuple(values) for column, values in content.get(name, {}).items()}
         manifest = Manifest(**content)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error

@@ -7,7 +7,7 @@ was made of, so that a preparation that goes on knows what it may keep.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unmask.files import write_atomically
@@ -53,6 +53,7 @@ class Part:
         train: The training split.
         validation: The held-out split.
         frequencies: Token ids of the training split, and how often each stands there.
+        spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Part:
     train: SplitPart
     validation: SplitPart
     frequencies: tuple[list[int], list[int]]
+    spans: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def shards(self) -> list[ShardFile]:

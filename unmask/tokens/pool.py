@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from unmask.annotation.plan import AnnotationPlan
 from unmask.errors import DataError
 from unmask.tokens.frames import read_frame, write_frame
 from unmask.tokens.jobs import Job
@@ -34,11 +35,21 @@ class WorkerPool:
         root: The data folder, with its tokenizer.
         workers: Most processes.
         made_by: Fingerprint for the parts.
+        plan: What workers annotate; None is nothing.
         notify: Told in the calling thread how many more bytes of text were tokenized.
     """
 
-    def __init__(self, root: Path, *, workers: int, made_by: str, notify: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        workers: int,
+        made_by: str,
+        plan: AnnotationPlan | None = None,
+        notify: Callable[[int], None],
+    ) -> None:
         self.command = [sys.executable, "-P", "-m", "unmask.tokens.worker", str(root.resolve()), made_by]
+        self.plan = plan
         self.workers = workers
         self.notify = notify
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -101,6 +112,7 @@ class WorkerPool:
     def _talk(self, process: subprocess.Popen[bytes]) -> None:
         to, answers = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
         try:
+            write_frame(to, self.plan)
             while (job := self._jobs.get()) is not None:
                 self._room.release()
                 write_frame(to, job)

@@ -18,9 +18,13 @@ from typing import Any
 
 import tokenizers
 
+from unmask.annotation.annotator import Annotator
+from unmask.annotation.choosing import choose_origins, data_fields, plan_annotation
+from unmask.annotation.plan import AnnotationPlan
+from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
-from unmask.corpus.sources import keep_stdin
+from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
 from unmask.tokens.jobs import cut_jobs, job_bytes, utf8_bytes
@@ -48,6 +52,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     *,
     corpus: CorpusSettings,
     tokenizer: TokenizerSettings,
+    annotation: AnnotationSettings | None = None,
     workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -62,6 +67,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
+        annotation: What is said of the text beside its tokens; None is nothing.
         workers: Processes that tokenize; None takes as many as there are cores. 1 works in this process, with the
             threads of the tokenizers library. The data is the same for any number.
         resume: Data that is complete, and was made with the same settings, is returned as it is.
@@ -74,18 +80,23 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         CorpusError: A file cannot be read, or there is too little text.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
         DataError: The tokenizer does not know most of the text; the folder is a file, holds files of somebody else
-            or, with `resume`, data made with other settings or of other sources; a worker died; the disk is full.
-        SettingsError: A number of workers that cannot be; or both `resume` and `overwrite`.
+            or, with `resume`, data made with other settings or of other sources; a worker died; the disk is full; or
+            an annotation that was asked for is not there.
+        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; or a pipeline that
+            annotates is not installed.
     """
     _check_options(workers=workers, resume=resume, overwrite=overwrite)
     folder = DataFolder(out)
     folder.check()
-    settings = preparation_settings(paths, corpus, tokenizer)
+    annotation = annotation or AnnotationSettings()
+    settings = preparation_settings(paths, corpus, tokenizer, annotation)
     if resume and folder.is_complete:
         return _complete(out, settings, note)
     before = None if overwrite else folder.unfinished()
-    opened = Corpus(list(keep_stdin(paths, out, kept=before is not None)), corpus)
+    opened, plan = open_annotated(list(keep_stdin(paths, out, kept=before is not None)), corpus, annotation)
     log.info("corpus: %s", opened.plan.describe())
+    if plan is not None:
+        note(plan.describe())
     total = opened.num_bytes
     sources = stamp(opened.all_sources())
     if before is not None and (before.settings, before.sources) != (settings, sources):
@@ -94,7 +105,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     else:
         unchanged = before
     ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
-    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready))
+    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
     if unchanged == work and (finished := folder.finished(work)) is not None:
         return finished
     goes_on = before is not None and before.made_by == work.made_by
@@ -103,14 +114,16 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         note(f"going on: {kept:,} of the parts were done before")
     with closing(opened.pieces()) as pieces:
         num_parts = make_parts(
-            cut_jobs(pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources))),
+            cut_jobs(pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))),
             out,
             ready,
             made_by=work.made_by,
+            annotator=None if plan is None else Annotator(plan),
             workers=usable_cores() if workers is None else workers,
             notify=lambda done: notify("tokenizing", done, total),
         )
-    manifest = put_together(out, num_parts, corpus=opened, tokenizer=ready, settings=settings)
+    labels = {} if plan is None else plan.labels
+    manifest = put_together(out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels)
     _check_known(manifest)
     folder.finish(manifest)
     return manifest
@@ -123,19 +136,43 @@ def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> Non
         raise SettingsError(f"--workers {workers}: there must be one at the least")
 
 
+def open_annotated(
+    paths: Sequence[str | Path], corpus: CorpusSettings, annotation: AnnotationSettings
+) -> tuple[Corpus, AnnotationPlan | None]:
+    """Opens a corpus and settles what is annotated in it.
+
+    Raises:
+        UnmaskError: As for `prepare`.
+    """
+    if not annotation.columns:
+        return Corpus(paths, corpus), None
+    origins = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
+    opened = Corpus(paths, corpus, fields=data_fields(annotation, origins))
+    return opened, plan_annotation(annotation, origins, opened)
+
+
 def preparation_settings(
-    paths: Sequence[str | Path], corpus: CorpusSettings, tokenizer: TokenizerSettings
+    paths: Sequence[str | Path],
+    corpus: CorpusSettings,
+    tokenizer: TokenizerSettings,
+    annotation: AnnotationSettings,
 ) -> dict[str, Any]:
-    """What shapes the data, as the manifest keeps it: sources and settings."""
-    return {
+    """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
+    settings = {
         "sources": [str(path) for path in paths],
         "corpus": corpus.model_dump(mode="json"),
         "tokenizer": tokenizer.model_dump(mode="json"),
     }
+    return settings | ({"annotation": annotation.model_dump(mode="json")} if annotation.columns else {})
 
 
-def _made_by(settings: dict[str, Any], tokenizer: Tokenizer) -> str:
-    content = [PARTS_VERSION, tokenizers.__version__, tokenizer.fingerprint, settings]
+def _is_slow(plan: AnnotationPlan | None) -> bool:
+    return plan is not None and plan.pipeline is not None
+
+
+def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPlan | None) -> str:
+    annotated = [] if plan is None else [plan.fingerprint]
+    content = [PARTS_VERSION, tokenizers.__version__, tokenizer.fingerprint, settings, *annotated]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -7,13 +7,15 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     document     int64                    number of the document in the corpus
     offset       int64                    byte of the document's text at which the row begins
     num_bytes    int64                    UTF-8 bytes of the row's text
+    entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
+                                          say of each token, as `unmask.tokens.alignment` writes it
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,9 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.files import write_atomically
+
+Widths = Mapping[str, type[np.unsignedinteger]]
+_COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class TokenBatch:
         word_starts: [num_tokens], bool.
         lengths: [num_rows]: tokens of each row.
         document, offset, num_bytes: [num_rows], int64.
+        annotations: By column, [num_tokens].
     """
 
     input_ids: NDArray[np.int32]
@@ -42,12 +48,23 @@ class TokenBatch:
     document: NDArray[np.int64]
     offset: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
+    annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
         tokens = np.repeat(rows, self.lengths)
-        columns = (self.lengths, self.document, self.offset, self.num_bytes)
-        return TokenBatch(self.input_ids[tokens], self.word_starts[tokens], *(column[rows] for column in columns))
+        lengths, document, offset, num_bytes = (
+            column[rows] for column in (self.lengths, self.document, self.offset, self.num_bytes)
+        )
+        return TokenBatch(
+            self.input_ids[tokens],
+            self.word_starts[tokens],
+            lengths,
+            document,
+            offset,
+            num_bytes,
+            {name: values[tokens] for name, values in self.annotations.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +84,8 @@ class ShardFile:
     sha256: str
 
 
-def schema_for(vocab_size: int) -> pa.Schema:
-    """The Arrow schema of shards over a vocabulary of this size."""
+def schema_for(vocab_size: int, annotations: Widths | None = None) -> pa.Schema:
+    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation."""
     ids = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
     return pa.schema(
         {
@@ -77,6 +94,7 @@ def schema_for(vocab_size: int) -> pa.Schema:
             "document": pa.int64(),
             "offset": pa.int64(),
             "num_bytes": pa.int64(),
+            **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
         }
     )
 
@@ -88,12 +106,13 @@ class ShardWriter:
         root: The data folder.
         name: Path of the shard relative to it.
         vocab_size: Number of ids of the tokenizer.
+        annotations: The type of each column of annotation.
     """
 
-    def __init__(self, root: Path, name: str, *, vocab_size: int) -> None:
+    def __init__(self, root: Path, name: str, *, vocab_size: int, annotations: Widths | None = None) -> None:
         self.root = root
         self.name = name
-        self.schema = schema_for(vocab_size)
+        self.schema = schema_for(vocab_size, annotations)
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, self.schema)
         self._pieces = self._tokens = 0
@@ -131,6 +150,9 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.word_starts.view(np.uint8))),
         *(pa.array(column) for column in (batch.document, batch.offset, batch.num_bytes)),
     ]
+    for name in schema.names[len(columns) :]:
+        width = schema.field(name).type.value_type.to_pandas_dtype()
+        columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.annotations[name].astype(width))))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -160,6 +182,7 @@ class TokenStore:
     Attributes:
         lengths: [num_pieces], int64: tokens of each piece.
         document, offset, num_bytes: [num_pieces], int64: as in the shards.
+        annotations: Names of the columns of annotation.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -170,17 +193,21 @@ class TokenStore:
         """
         self._ids: list[NDArray[np.unsignedinteger]] = []
         self._starts: list[NDArray[np.uint8]] = []
+        self._annotations: list[dict[str, NDArray[np.unsignedinteger]]] = []
         chunk_of, begin_of, columns = [], [], []
         for file in files:
             for batch in _read_batches(file):
                 offsets = batch["input_ids"].offsets.to_numpy()
                 self._ids.append(batch["input_ids"].values.to_numpy())
                 self._starts.append(batch["word_starts"].values.to_numpy())
+                names = batch.schema.names[len(_COLUMNS) :]
+                self._annotations.append({name: batch[name].values.to_numpy() for name in names})
                 chunk_of.append(np.full(len(batch), len(self._ids) - 1, dtype=np.int64))
                 begin_of.append(offsets.astype(np.int64))
                 columns.append([batch[name].to_numpy() for name in ("document", "offset", "num_bytes")])
         if not columns:
             raise DataError("the split holds no rows")
+        self.annotations: tuple[str, ...] = tuple(self._annotations[0])
         self._chunk = np.concatenate(chunk_of)
         self._begin = np.concatenate([begin[:-1] for begin in begin_of])
         self.lengths: NDArray[np.int64] = np.concatenate([np.diff(begin) for begin in begin_of])
@@ -213,6 +240,11 @@ class TokenStore:
                 lengths = self.lengths[first + done : first + upto]
                 yield TokenChunk(self._ids[chunk][tokens], self._starts[chunk][tokens], lengths)
                 done = upto
+
+    def read_annotation(self, name: str, piece: int, start: int, length: int) -> NDArray[np.unsignedinteger]:
+        """A column of annotation at `length` tokens of a piece from token `start` on, without a copy."""
+        begin = self._begin[piece] + start
+        return self._annotations[self._chunk[piece]][name][begin : begin + length]
 
 
 def _read_batches(file: Path) -> list[pa.RecordBatch]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
+from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import SPELLINGS, find_special_ids
 from unmask.tokens.vocab_txt import read_vocab_txt
@@ -112,25 +114,43 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
+        with self._corpus_text(texts):
+            if self._memory is not None and self._memory.useful:
+                input_ids, lengths = self._memory.encode(texts)
+            else:
+                input_ids, lengths = _joined(self.backend.encode_batch_fast(list(texts), add_special_tokens=False))
+        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
+
+    def encode_placed(self, texts: Sequence[str]) -> tuple[Encoded, TokenPlaces]:
+        """As `encode_joined`, with the characters that each token covers, which takes longer.
+
+        Returns:
+            The tokens, and where they stand.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+        """
+        with self._corpus_text(texts):
+            encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        input_ids, lengths = _joined(encodings)
+        encoded = Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths))
+        offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
+        text_begin = np.cumsum([0, *map(len, texts)])[:-1]
+        begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
+        return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
+
+    @contextmanager
+    def _corpus_text(self, texts: Sequence[str]) -> Iterator[None]:
+        """Reads special tokens as letters meanwhile."""
         if self.special.unk is None:
             for text in texts:
                 self._check_known(text)
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
-            if self._memory is not None and self._memory.useful:
-                input_ids, lengths = self._memory.encode(texts)
-            else:
-                input_ids, lengths = self._encode_all(texts)
+            yield
         finally:
             self.backend.encode_special_tokens = before
-        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
-
-    def _encode_all(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-        each = chain.from_iterable(encoding.ids for encoding in encodings)
-        return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
@@ -192,6 +212,13 @@ class Tokenizer:
                     f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
                     "the character out of the text, or train with tokenizer.bare=false"
                 )
+
+
+def _joined(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The ids of some encodings one behind another, and how many each has."""
+    lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+    each = chain.from_iterable(encoding.ids for encoding in encodings)
+    return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths
 
 
 def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:

@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.annotation.annotator import Annotator
 from unmask.errors import DataError
+from unmask.tokens.alignment import widths_of
+from unmask.tokens.annotated import annotated_tokens
 from unmask.tokens.jobs import Job
 from unmask.tokens.parts import Part, SplitPart
-from unmask.tokens.shards import ShardWriter, TokenBatch
+from unmask.tokens.shards import ShardWriter, TokenBatch, Widths
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.words import WordCensus
 
 BATCH_BYTES = 1 << 20
+SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes about a second for so much
 TRAIN, VALIDATION = "train", "validation"
 
 
@@ -26,6 +30,7 @@ def run_job(
     root: Path,
     *,
     made_by: str = "",
+    annotator: Annotator | None = None,
     notify: Callable[[int], None] = lambda num_bytes: None,
 ) -> Part:
     """Tokenizes a job and writes its shards. The same job always gives the same files, byte for byte.
@@ -35,18 +40,24 @@ def run_job(
         tokenizer: The tokenizer.
         root: The data folder.
         made_by: Fingerprint for the part.
+        annotator: What is said of the text beside its tokens; None is nothing.
         notify: Told after each batch how many bytes of text were in it.
 
     Returns:
         What came of it. Saving the part makes the job count as done.
 
     Raises:
-        DataError: The shards cannot be written.
+        DataError: The shards cannot be written, or annotations do not fit the plan.
+        SettingsError: A pipeline that annotates cannot be loaded.
     """
-    splits = [_SplitWork(root, name, job.number, tokenizer) for name in (TRAIN, VALIDATION)]
+    widths = {} if annotator is None else widths_of(annotator.plan.labels)
+    splits = [_SplitWork(root, name, job.number, tokenizer, widths) for name in (TRAIN, VALIDATION)]
     census = WordCensus()
     without_tokens = 0
-    for batch, held in _tokenize(job, tokenizer):
+    spans = {column: [0, 0] for column in widths}
+    for batch, held, counted in _tokenize(job, tokenizer, annotator):
+        for column, numbers in counted.items():
+            spans[column] = [a + b for a, b in zip(spans[column], numbers, strict=True)]
         filled = batch.lengths > 0
         without_tokens += int((~filled).sum())
         census.add(batch.word_starts, batch.lengths)
@@ -72,19 +83,29 @@ def run_job(
         train=train,
         validation=validation,
         frequencies=(used.tolist(), counts[used].tolist()),
+        spans=spans,
     )
 
 
-def finish_job(job: Job, tokenizer: Tokenizer, root: Path, *, made_by: str, notify: Callable[[int], None]) -> None:
+def finish_job(
+    job: Job,
+    tokenizer: Tokenizer,
+    root: Path,
+    *,
+    made_by: str,
+    annotator: Annotator | None,
+    notify: Callable[[int], None],
+) -> None:
     """Runs a job and saves its part, with which the job counts as done.
 
     Args:
-        job, tokenizer, root, made_by, notify: As for `run_job`.
+        job, tokenizer, root, made_by, annotator, notify: As for `run_job`.
 
     Raises:
         DataError: A file cannot be written.
+        SettingsError: As for `run_job`.
     """
-    part = run_job(job, tokenizer, root, made_by=made_by, notify=notify)
+    part = run_job(job, tokenizer, root, made_by=made_by, annotator=annotator, notify=notify)
     try:
         part.save(root)
     except OSError as error:
@@ -99,23 +120,35 @@ def cannot_write(root: Path, error: OSError) -> DataError:
     )
 
 
-def _tokenize(job: Job, tokenizer: Tokenizer) -> Iterator[tuple[TokenBatch, NDArray[np.bool_]]]:
-    """Batches of about a megabyte, so that what the tokenizer holds at once stays small; and what of them is held."""
+def _tokenize(
+    job: Job, tokenizer: Tokenizer, annotator: Annotator | None
+) -> Iterator[tuple[TokenBatch, NDArray[np.bool_], dict[str, tuple[int, int]]]]:
+    """Batches of about a megabyte, so that what the tokenizer holds at once stays small; what of them is held; and
+    for each column of annotation how many spans there were, and how many of them were lost."""
     total = int(job.num_bytes.sum())
-    number_of = (np.cumsum(job.num_bytes) - 1) * max(round(total / BATCH_BYTES), 1) // total
+    batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
+    number_of = (np.cumsum(job.num_bytes) - 1) * max(round(total / batch_bytes), 1) // total
     cuts = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(job.texts)]
     for begin, end in pairwise(cuts):
-        tokens, lengths = tokenizer.encode_joined(job.texts[begin:end])
-        rows = slice(begin, end)
+        rows, texts = slice(begin, end), job.texts[begin:end]
         columns = (job.document[rows], job.offset[rows], job.num_bytes[rows])
-        yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns), job.held[rows]
+        if annotator is None:
+            tokens, lengths = tokenizer.encode_joined(texts)
+            yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns), job.held[rows], {}
+            continue
+        given = [None] * len(texts) if job.spans is None else job.spans[rows]
+        tokens, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, given)
+        values = {column: found.values for column, found in aligned.items()}
+        counted = {column: (found.spans, found.lost) for column, found in aligned.items()}
+        yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, values), job.held[rows], counted
 
 
 class _SplitWork:
     """The shard of one split, and counts of what goes into it."""
 
-    def __init__(self, root: Path, split: str, number: int, tokenizer: Tokenizer) -> None:
-        self.writer = ShardWriter(root, f"{split}/{number:05d}.arrow", vocab_size=tokenizer.vocab_size)
+    def __init__(self, root: Path, split: str, number: int, tokenizer: Tokenizer, annotations: Widths) -> None:
+        name = f"{split}/{number:05d}.arrow"
+        self.writer = ShardWriter(root, name, vocab_size=tokenizer.vocab_size, annotations=annotations)
         self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self.unknown_id = tokenizer.special.unk
         self.documents = self.bytes = 0

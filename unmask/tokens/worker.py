@@ -1,4 +1,5 @@
-"""A worker process: takes jobs on its standard input and answers on its standard output.
+"""A worker process: takes a plan of annotation (or None), then jobs, on its standard input and answers on its
+standard output.
 
 It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
 needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.
@@ -18,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
+from unmask.annotation.annotator import Annotator
 from unmask.errors import UnmaskError
 from unmask.tokens.frames import read_frame, write_frame
 from unmask.tokens.jobs import Job
@@ -31,14 +33,23 @@ def main() -> None:
     # Whatever a library prints must not get between the messages.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
     tokenizer: Tokenizer | None = None
+    plan = jobs.get()
+    annotator = None if plan is None else Annotator(plan)
     while True:
-        job = jobs.get()
+        job: Job = jobs.get()
         try:
             tokenizer = tokenizer or load_tokenizer(root / "tokenizer")
-            finish_job(job, tokenizer, root, made_by=made_by, notify=lambda n: write_frame(answers, ("bytes", n)))
+            finish_job(
+                job,
+                tokenizer,
+                root,
+                made_by=made_by,
+                annotator=annotator,
+                notify=lambda n: write_frame(answers, ("bytes", n)),
+            )
             answer: tuple[Any, ...] = ("done",)
         except BrokenPipeError:  # nobody waits for the answer any more
             return
@@ -50,7 +61,7 @@ def main() -> None:
             write_frame(answers, answer)
 
 
-def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Job]) -> None:
+def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
             jobs.put(read_frame(stream))

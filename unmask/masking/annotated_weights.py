@@ -1,0 +1,174 @@
+"""Weights by annotations: entities first, parts of speech, syntactic roles.
+
+Shape suffix: T = all positions of a batch in a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unmask.errors import SettingsError
+from unmask.masking.budget import RATE_BITS
+from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.keys import KEY_BITS, fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.tables import Tables
+from unmask.settings import Settings
+from unmask.tokens.alignment import HEADS_SHIFT
+
+Weight = Annotated[float, Field(gt=0.0, le=1e6)]
+_SHARE_BITS, _FINE_BITS = 8, 7
+_LAST = (1 << (KEY_BITS - 1)) - 1
+_NOTHING = -(1 << 40)  # less than the logarithm of any weight
+
+# The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
+ARGUMENTS = {
+    "nsubj", "nsubjpass", "csubj", "csubjpass", "obj", "iobj", "dobj", "pobj", "dative", "obl", "ccomp", "xcomp",
+    "pcomp", "acomp", "attr", "oprd",
+}  # fmt: skip
+FUNCTION = {
+    "aux", "auxpass", "case", "cc", "clf", "cop", "det", "mark", "punct", "prep", "predet", "preconj", "prt", "neg",
+    "expl", "agent",
+}  # fmt: skip
+UNIVERSAL_TAGS = {
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
+    "SYM", "VERB", "X",
+}  # fmt: skip
+_CONTENT = ("ADJ", "ADV", "NOUN", "NUM", "PROPN", "VERB")
+
+
+class FirstWeights(Settings):
+    """Units of a kind first, up to a share of the budget; then the others, and at last what is left of the first.
+
+    Both kinds stand in a random order. A unit's turn is the number of tokens of its kind that come before it (and a
+    random part of itself), divided by its kind's share; units are taken by their turns. So of any budget the kinds take
+    their shares as long as both last, and it need not be known here.
+
+    Attributes:
+        of: Whether units that hold an entity are the first, or those that hold a chunk.
+        share: Of the budget that they take at most, as long as there are others; in steps of 1/256. With 1 all of
+            them come before all others.
+
+    Source: Guu et al. 2020 (REALM), section 3.4, masks entities alone, which is a share of 1 (with others where a text
+    has too few). The share is ours.
+    """
+
+    kind: Literal["first"] = "first"
+    of: Literal["entities", "chunks"] = "entities"
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The annotation."""
+        return (self.of,)
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Turns, in fixed point; beyond 32,768 tokens of a segment all turns are equal."""
+        named_T = rows.annotation(self.of, "weights of kind first") > 0
+        first_T = units.largest(named_T.to(torch.int64))
+        group_T = rows.segment_T * 2 + 1 - first_T
+        order_U = torch.argsort((group_T << KEY_BITS) | uniform_keys(rows.bits_T), stable=True)
+        size_U, group_U = units.size_T[order_U], group_T[order_U]
+        before_U = torch.cumsum(size_U, 0) - size_U
+        opens_U = torch.diff(group_U, prepend=group_U[:1] - 1) != 0
+        before_U = before_U - torch.cummax(torch.where(opens_U, before_U, 0), 0).values
+        part_U = ((rows.bits_T[order_U] >> RATE_BITS) & ((1 << _FINE_BITS) - 1)) * size_U  # bits that nobody else uses
+        turn_U = (before_U << _FINE_BITS) + part_U
+
+        whole = 1 << _SHARE_BITS
+        share = min(max(round(self.share * whole), 1), whole - 1)
+        is_first_U = first_T[order_U] == 1
+        turn_U = (turn_U * torch.where(is_first_U, whole - share, share)).clamp(max=_LAST)
+        if self.share == 1.0:
+            turn_U = torch.where(is_first_U, turn_U, turn_U + _LAST + 1)
+        return torch.zeros_like(turn_U).scatter_(0, order_U, turn_U)
+
+
+class PosWeights(Settings):
+    """A unit's weight is that of its weightiest part of speech.
+
+    Attributes:
+        weights: Tag to weight.
+        default: Weight of other tags, and of units without any.
+
+    Source: ours; content words before function words, as Yang et al. 2023 do with weights that follow the loss.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("pos",)
+    kind: Literal["pos"] = "pos"
+    weights: dict[str, Weight] = Field(default_factory=lambda: dict.fromkeys(_CONTENT, 2.0))
+    default: Weight = 1.0
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by tags."""
+        tags_T = rows.annotation("pos", "weights of kind pos")
+        key = ("pos", tuple(sorted(self.weights.items())), self.default, tags_T.device)
+        log2 = tables.derived(key, lambda: self._table(tables, tags_T.device))
+        return _keys(rows, units, log2, tags_T, self.default)
+
+    def _table(self, tables: Tables, device: torch.device) -> Tensor:
+        labels = tables.labels_of("pos", "weights of kind pos")
+        unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
+        if unknown:
+            raise SettingsError(
+                f"masking.weights.weights names the part of speech {unknown[0]!r}, which the data does not have; "
+                f"it has {', '.join(labels)}"
+            )
+        return _log2([self.weights.get(label, self.default) for label in labels], device)
+
+
+class RoleWeights(Settings):
+    """A unit's weight is that of its weightiest word, by its role in the dependency parse.
+
+    Attributes:
+        arguments: Subjects, objects, and clauses that stand for them.
+        function: Articles, prepositions, auxiliaries, conjunctions, punctuation.
+        heads: Other words on which something hangs.
+        others: The rest.
+
+    Source: ours; the classes are those of Universal Dependencies (de Marneffe et al. 2021).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("dependencies",)
+    kind: Literal["role"] = "role"
+    arguments: Weight = 2.0
+    function: Weight = 0.5
+    heads: Weight = 1.0
+    others: Weight = 1.0
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by roles."""
+        role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
+        log2 = tables.derived((self, role_T.device), lambda: self._table(tables, role_T.device))
+        return _keys(rows, units, log2, role_T, self.others)
+
+    def _table(self, tables: Tables, device: torch.device) -> Tensor:
+        """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
+        weights = [self.others]
+        for label in tables.labels_of("dependencies", "weights of kind role"):
+            weights += self._weights_of(label)
+        return _log2(weights, device)
+
+    def _weights_of(self, role: str) -> list[float]:
+        """Without anything hanging on the word, and with; subtypes, as in `nsubj:pass`, are of their type."""
+        basic = role.lower().split(":")[0]
+        if basic in FUNCTION:
+            return [self.function] * 2
+        return [self.arguments] * 2 if basic in ARGUMENTS else [self.others, self.heads]
+
+
+def _log2(weights: Sequence[float], device: torch.device) -> Tensor:
+    """Fixed-point logarithms; nothing was said at place 0."""
+    found = fixed_log2(torch.tensor(weights, dtype=torch.float64))
+    return torch.cat([torch.tensor([_NOTHING]), found]).to(device)
+
+
+def _keys(rows: FlatRows, units: FlatUnits, log2: Tensor, said_T: Tensor, default: float) -> Tensor:
+    """Keys by the weightiest token of each unit; tokens of which nothing was said count where there are no others."""
+    found_T = units.largest(log2[said_T])
+    other = int(fixed_log2(torch.tensor([default], dtype=torch.float64))[0])
+    return weighted_keys(rows.bits_T, torch.where(found_T == _NOTHING, other, found_T))

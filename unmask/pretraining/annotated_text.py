@@ -1,0 +1,71 @@
+"""A single text with the annotations of a pipeline, for showing masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from unmask.annotation.annotator import Annotator
+from unmask.annotation.pipeline import PIPELINES, SpacyPipeline
+from unmask.annotation.plan import AnnotationPlan
+from unmask.errors import SettingsError
+from unmask.masking.plain import rows_from_ids
+from unmask.packing.rows import Rows
+from unmask.tokens.annotated import annotated_tokens
+from unmask.tokens.tokenizer import Tokenizer
+
+
+class AnnotatedText:
+    """Annotates a text when somebody needs it, by the first of some usual English pipelines that is installed.
+
+    Args:
+        tokenizer: Of the text.
+        text: The text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: str) -> None:
+        self.tokenizer = tokenizer
+        self.text = text
+
+    def rows(
+        self, ids: Sequence[int], columns: Sequence[str], wanted_by: str
+    ) -> tuple[Rows, Mapping[str, Sequence[str]]]:
+        """The text as a row.
+
+        Args:
+            ids: Its tokens, with the special tokens around them.
+            columns: Annotations that are needed.
+            wanted_by: A strategy.
+
+        Returns:
+            The row, and the labels of its annotations.
+
+        Raises:
+            SettingsError: No pipeline is installed.
+        """
+        rows = rows_from_ids([ids], self.tokenizer)
+        if not columns:
+            return rows, {}
+        plan = _plan(columns, wanted_by)
+        _, _, aligned = annotated_tokens(self.tokenizer, Annotator(plan), [self.text], [None])
+        begin = int(self.tokenizer.special.cls is not None)
+        annotations = {}
+        for name, column in aligned.items():
+            values = torch.zeros_like(rows.input_ids)
+            values[0, begin : begin + len(column.values)] = torch.from_numpy(column.values)
+            annotations[name] = values
+        return replace(rows, annotations=annotations), plan.labels
+
+
+def _plan(columns: Sequence[str], wanted_by: str) -> AnnotationPlan:
+    for name in PIPELINES:
+        try:
+            pipeline = SpacyPipeline(name, columns)
+        except SettingsError as error:
+            why = error
+            continue
+        labels = {column: pipeline.labels(column) for column in columns}
+        return AnnotationPlan(dict.fromkeys(columns, "pipeline"), labels, pipeline=name, version=pipeline.version)
+    raise SettingsError(f"{wanted_by} needs the annotation {', '.join(columns)} of the text: {why}") from why

@@ -64,7 +64,7 @@ def job_bytes(source_bytes: int, *, slow: bool = False) -> int:
     Args:
         source_bytes: Size of the files, compressed or not.
         slow: Whether a pipeline annotates the text, some hundred times slower than it is tokenized: then a job takes
-            an eighth of a megabyte at the least (half a minute) and 1 MiB at the most.
+            an eighth of a megabyte at the least and 1 MiB at the most.
     """
     smallest, largest = (
         (SMALLEST_JOB_BYTES >> 3, SMALLEST_JOB_BYTES) if slow else (SMALLEST_JOB_BYTES, LARGEST_JOB_BYTES)

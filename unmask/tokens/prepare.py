@@ -20,6 +20,7 @@ import tokenizers
 
 from unmask.annotation.annotator import Annotator
 from unmask.annotation.choosing import choose_origins, data_fields, plan_annotation
+from unmask.annotation.gazetteer import read_gazetteer
 from unmask.annotation.plan import AnnotationPlan
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.corpus import Corpus
@@ -158,12 +159,16 @@ def preparation_settings(
     annotation: AnnotationSettings,
 ) -> dict[str, Any]:
     """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
-    settings = {
+    settings: dict[str, Any] = {
         "sources": [str(path) for path in paths],
         "corpus": corpus.model_dump(mode="json"),
         "tokenizer": tokenizer.model_dump(mode="json"),
     }
-    return settings | ({"annotation": annotation.model_dump(mode="json")} if annotation.columns else {})
+    if annotation.columns:
+        settings["annotation"] = annotation.model_dump(mode="json")
+    if annotation.gazetteer is not None:  # its content, since the file may change under its name
+        settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
+    return settings
 
 
 def _is_slow(plan: AnnotationPlan | None) -> bool:

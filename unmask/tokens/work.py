@@ -20,7 +20,7 @@ from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.words import WordCensus
 
 BATCH_BYTES = 1 << 20
-SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes about a second for so much
+SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds for so much
 TRAIN, VALIDATION = "train", "validation"
 
 

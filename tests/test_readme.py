@@ -18,7 +18,7 @@ MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 def commands() -> list[list[str]]:
     joined = README.replace("\\\n", " ")
     lines = re.findall(r"^(?:\$ )?(unmask .+?)(?:   +#.*)?$", joined, re.MULTILINE)
-    inline = re.findall(r"`(unmask (?:prepare|pretrain) [^`]+)`", re.sub(r"\n", " ", joined))
+    inline = re.findall(r"`(unmask (?:prepare|pretrain|lexicon) [^`]+)`", re.sub(r"\n", " ", joined))
     return [shlex.split(line)[1:] for line in [*lines, *inline]]
 
 
@@ -29,7 +29,9 @@ def test_every_command_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     seen = set()
-    for command in sorted(commands(), key=lambda c: ("prepare", "pretrain", "fill", "masks", "evaluate").index(c[0])):
+    for command in sorted(
+        commands(), key=lambda c: ("prepare", "lexicon", "pretrain", "fill", "masks", "evaluate").index(c[0])
+    ):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
         if command[0] == "pretrain":
             if "--minutes" in arguments:
@@ -38,7 +40,7 @@ def test_every_command_runs(
             arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
         call(*arguments)
         seen.add(command[0])
-    assert seen == {"pretrain", "prepare", "fill", "masks", "evaluate"}
+    assert seen == {"pretrain", "prepare", "lexicon", "fill", "masks", "evaluate"}
     assert len(commands()) >= 6
 
 

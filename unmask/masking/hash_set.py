@@ -2,7 +2,7 @@
 
 Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table, Pagh
 and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
-nothing has to be told apart. Binary search takes about five times as long on a CPU.
+nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
 
 Shape suffixes: N = any; P = places.
 """

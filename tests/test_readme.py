@@ -14,13 +14,13 @@ from tests.cli.test_cli import call
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
-ORDER = ("prepare", "pretrain", "fill", "masks", "evaluate", "audit")
+ORDER = ("prepare", "lexicon", "pretrain", "fill", "masks", "evaluate", "audit")
 
 
 def commands() -> list[list[str]]:
     joined = README.replace("\\\n", " ")
     lines = re.findall(r"^(?:\$ )?(unmask .+?)(?:   +#.*)?$", joined, re.MULTILINE)
-    inline = re.findall(r"`(unmask (?:prepare|pretrain) [^`]+)`", re.sub(r"\n", " ", joined))
+    inline = re.findall(r"`(unmask (?:prepare|pretrain|lexicon) [^`]+)`", re.sub(r"\n", " ", joined))
     return [shlex.split(line)[1:] for line in [*lines, *inline]]
 
 

@@ -38,7 +38,7 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  
 
 def test_help_names_every_command() -> None:
     out, _ = call("--help")
-    for command in ("pretrain", "prepare", "masks", "fill", "evaluate"):
+    for command in ("pretrain", "prepare", "lexicon", "masks", "fill", "evaluate"):
         assert command in out
         assert "Example: unmask" in call(command, "--help")[0]
 
@@ -138,9 +138,43 @@ def test_masks_without_a_tokenizer(main) -> None:  # type: ignore[no-untyped-def
     assert "trained on Tiny Shakespeare" in err
 
 
+def test_lexicon(main, data_folder: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "mine.lexicon"
+    code, out, err = main("lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["collocations"] == 40 == sum(result["by_words"].values())
+    assert set(result["by_words"]) == {"2", "3"}
+    assert result["out"] == str(file)
+    assert result["candidates"] > 40
+    assert result["smallest_pmi"] > 0
+    assert "the strongest:" in err
+    assert "nats" in err
+    assert "in Constantinople" in err
+    assert "least informative tokens:" in err
+    code, _, err = main("lexicon", data_folder, "--out", file)
+    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
+    code, again, _ = main(
+        "lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--overwrite", "--json"
+    )
+    assert (code, json.loads(again)) == (0, result)
+    code, _, err = main("lexicon", data_folder, "--out", tmp_path)
+    assert (code, "is a folder; --out takes a file" in err) == (2, True)
+    text, tokenizer = "The king sees the queen in Constantinople.", data_folder / "tokenizer"
+    code, out, _ = main("masks", text, "--tokenizer", tokenizer, "--strategy", "pmi", "--lexicon", file, "--json")
+    assert code == 0
+    assert [s["name"] for s in json.loads(out)["strategies"]] == ["pmi"]
+    code, _, err = main("masks", text, "--strategy", "pmi", "--lexicon", file)
+    assert (code, "the lexicon was made with another tokenizer" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("lexicon", "nowhere", "--out", "x"), "unmask: nowhere: there is no manifest.json; make the folder with"),
+        (("lexicon", "nowhere", "--out", "x", "--max-words", "9"), "lexicon: max_words = 9: input should be less"),
+        (("lexicon", "nowhere", "--out", "x", "--size", "0"), "lexicon: size = 0: input should be greater"),
+        (("masks", "text", "--lexicon", "nowhere"), "unmask: nowhere: there is no such lexicon"),
         (("pretrain", "none.txt", "--out", "x"), "unmask: none.txt: no such file"),
         (("pretrain", "--out", "x", "--recipe", "tinny"), "unmask: unknown recipe 'tinny'; did you mean 'tiny'?"),
         (("pretrain", "--out", "x", "--set", "model.num_layer=3"), "did you mean 'num_layers'?"),

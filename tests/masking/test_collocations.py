@@ -157,21 +157,35 @@ def test_without_a_lexicon(tokenizer: Tokenizer) -> None:
         masker([[2, 10, 3]])
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 1000, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1000, 100_000])
 def test_a_set_holds_what_it_was_made_of(size: int) -> None:
     hashes = mix(torch.arange(size, dtype=torch.int64))
     found = HashSet.of(hashes[torch.randperm(size, generator=torch.Generator().manual_seed(0))])
     assert found.size == size
-    assert found.probes < 12
+    assert len(found.places_P) <= max(2, 8 * size), "it never had to grow"
     assert found.contains(hashes).all()
     others = torch.cat([mix(torch.arange(size, 2 * size + 1000)), torch.tensor([0, -1, 2**63 - 1, -(2**63)])])
     assert int(found.contains(others).sum()) == int(torch.isin(others, hashes).sum()) <= 1
 
 
-def test_a_set_of_the_ends() -> None:
-    """The smallest and the largest number, and neighbours in one bucket."""
-    hashes = torch.tensor([-(2**63), -(2**63) + 1, 0, 2**63 - 2, 2**63 - 1, 2**63 - 1])
+def test_a_set_grows_where_hashes_are_badly_mixed() -> None:
+    """Three hashes with the same two places, which only more bits tell apart."""
+    hashes = torch.tensor([0, 1 << 4, 1 << 5, 1 << 5])
     found = HashSet.of(hashes)
-    assert found.size == 5
+    assert found.size == 3
+    assert len(found.places_P) > 16
     assert found.contains(hashes).all()
-    assert not found.contains(torch.tensor([-(2**63) + 2, -1, 1, 2**63 - 3])).any()
+    assert not found.contains(torch.tensor([1, -1, 1 << 6, 2**63 - 1, -(2**63)])).any()
+    with pytest.raises(AssertionError, match="not mixed"):
+        HashSet.of(torch.arange(64) << 20)
+
+
+def test_the_host_never_waits_for_the_device(tokenizer: Tokenizer) -> None:
+    """On the `meta` device tensors have no values, so whatever asked for one would raise."""
+    rows = make_rows(tokenizer, 4, [20, 9])
+    nowhere = torch.device("meta")
+    tables = masker_of(tokenizer, strategy="pmi").tables
+    starts = CollocationUnits().starts(flatten(rows.to(nowhere), 0), tables.to(nowhere))
+    assert starts.shape == (rows.input_ids.numel(),)
+    with pytest.raises(NotImplementedError):
+        starts.nonzero()

@@ -196,3 +196,18 @@ def test_a_prefix_space_is_a_setting_of_bpe_alone() -> None:
     assert TokenizerSettings(kind="bpe", add_prefix_space=True).add_prefix_space
     with pytest.raises(ValueError, match="add_prefix_space is for kind bpe, not char; leave it out, or take kind bpe"):
         TokenizerSettings(kind="char", add_prefix_space=False)
+
+
+def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
+    """Whole pieces, as many as fit, whatever the size; together they are everything."""
+    pieces = [store.read(number, 0, int(length)) for number, length in enumerate(store.lengths)]
+    for size in (1, 50, 999, 10**9):
+        chunks = list(store.chunks(size))
+        assert np.array_equal(np.concatenate([chunk.lengths for chunk in chunks]), store.lengths)
+        for column in (0, 1):
+            expected = np.concatenate([piece[column] for piece in pieces])
+            assert np.array_equal(np.concatenate([chunk[column] for chunk in chunks]), expected)
+        for chunk in chunks:
+            assert len(chunk.input_ids) == len(chunk.word_starts) == chunk.lengths.sum()
+            assert len(chunk.input_ids) <= size or len(chunk.lengths) == 1
+    assert len(list(store.chunks(1))) == len(store)

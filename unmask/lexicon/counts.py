@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Most keys in memory at a time; counting and merging take about 60 bytes for each.
-RUN_KEYS = 1 << 22
+# Most keys in memory at a time; counting and merging take about 100 bytes for each.
+RUN_KEYS = 1 << 21
 
 
 class Counted(NamedTuple):

@@ -80,13 +80,17 @@ class _Words:
 
     def longest_matches(self, collocations: HashSet) -> Tensor:
         """Words of the longest collocation that begins at each word; 1 where none does. Returns: [W], int64."""
-        length_W = torch.ones_like(self.hash_W)
         hash_W, next_W, last_W = self.hash_W, mix(self.hash_W), self.run_W
-        for n in range(2, MOST_WORDS + 1):
+        hashes, within = [], []
+        for _ in range(2, MOST_WORDS + 1):
             next_W = pad(next_W[1:], (0, 1))
             last_W = pad(last_W[1:], (0, 1), value=-2)  # no run has this number
             hash_W = longer(hash_W, next_W)
-            matches_W = collocations.contains(hash_W) & (last_W == self.run_W)
+            hashes.append(hash_W)
+            within.append(last_W == self.run_W)
+        length_W = torch.ones_like(self.hash_W)
+        found = collocations.contains(torch.stack(hashes)) & torch.stack(within)
+        for n, matches_W in enumerate(found, start=2):
             length_W = torch.where(matches_W, n, length_W)
         return length_W
 

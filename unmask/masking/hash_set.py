@@ -1,20 +1,22 @@
-"""A set of 64-bit hashes in two tensors, asked for many at once without a search.
+"""A set of 64-bit hashes in one tensor, asked for many at once: two looks for each, and no search.
 
-    hashes     in increasing order:     -9 -7 | -2 | 3 4 8        three buckets by the upper bits of a hash
-    offsets    where each bucket begins: 0      2    3
+Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table, Pagh
+and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
+nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
 
-A hash is compared with as many entries behind its bucket's begin as the fullest bucket has; that some of them belong
-to the next bucket does no harm. Binary search takes three to four times as long on a CPU.
-
-Shape suffixes: N = any; C = hashes of the set; K = buckets.
+Shape suffixes: N = any; P = places.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+_ROUNDS, _DOUBLINGS = 200, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,46 +24,54 @@ class HashSet:
     """A set of hashes; make it with `HashSet.of`.
 
     Attributes:
-        hashes_C: int64, in increasing order, and copies of the last that fill the fullest bucket up.
-        offsets_K: int32: the first of each bucket.
-        bits: There are 2**bits buckets.
-        probes: Hashes of the fullest bucket.
+        places_P: int64; a power of two of them.
         size: How many hashes there are.
     """
 
-    hashes_C: Tensor
-    offsets_K: Tensor
-    bits: int
-    probes: int
+    places_P: Tensor
     size: int
 
     @classmethod
     def of(cls, hashes: Tensor) -> HashSet:
-        """Makes a set of int64 hashes [C], in any order. Hashes must be well mixed: buckets go by their upper bits."""
-        sorted_C = torch.unique(hashes.cpu())
-        size = len(sorted_C)
-        bits = max(1, (4 * size).bit_length())
-        counts_K = torch.bincount(_bucket(sorted_C, bits), minlength=1 << bits)
-        offsets_K = torch.cumsum(counts_K, 0) - counts_K
-        probes = int(counts_K.max())
-        padding = sorted_C[-1:].expand(probes)
-        return cls(torch.cat([sorted_C, padding]), offsets_K.to(torch.int32), bits, probes, size)
+        """Makes a set of int64 hashes, in any order. They must be well mixed: places are read off their bits."""
+        members = np.unique(hashes.cpu().numpy())
+        if not len(members):
+            return cls(torch.zeros(1, dtype=torch.int64), 0)
+        bits = (4 * len(members) - 1).bit_length()
+        for more in range(_DOUBLINGS):
+            if (places := _placed(members, bits + more)) is not None:
+                return cls(torch.from_numpy(places), len(members))
+        raise AssertionError("the hashes are not mixed")
 
     def to(self, device: torch.device) -> HashSet:
         """The same set on another device."""
-        return replace(self, hashes_C=self.hashes_C.to(device), offsets_K=self.offsets_K.to(device))
+        return replace(self, places_P=self.places_P.to(device))
 
     def contains(self, hashes_N: Tensor) -> Tensor:
         """Which of these are in the set: [N], bool. Args: hashes_N: int64, on the set's device."""
-        found_N = torch.zeros_like(hashes_N, dtype=torch.bool)
         if not self.size:
-            return found_N
-        offset_N = self.offsets_K[_bucket(hashes_N, self.bits)].clamp(max=self.size)
-        for probe in range(self.probes):
-            found_N |= self.hashes_C[offset_N + probe] == hashes_N
-        return found_N
+            return torch.zeros_like(hashes_N, dtype=torch.bool)
+        last = len(self.places_P) - 1
+        lower_N = self.places_P[hashes_N & last] == hashes_N
+        return lower_N | (self.places_P[(hashes_N >> 32) & last] == hashes_N)
 
 
-def _bucket(hashes_N: Tensor, bits: int) -> Tensor:
-    """The upper bits of signed integers, counted from the smallest."""
-    return (hashes_N >> (64 - bits)) + (1 << (bits - 1))
+def _placed(members: NDArray[np.int64], bits: int) -> NDArray[np.int64] | None:
+    """Places hashes among 2**bits: those that lost theirs to another go to their other place, until none has to.
+
+    Returns:
+        [2**bits], or None where that does not end.
+    """
+    last = (1 << bits) - 1
+    choices = np.stack([members & last, (members >> 32) & last])
+    numbers = np.arange(len(members))
+    upper = np.zeros(len(members), dtype=np.int64)
+    holder = np.full(last + 1, -1, dtype=np.int64)
+    homeless = numbers
+    for _ in range(_ROUNDS):
+        holder[choices[upper[homeless], homeless]] = homeless
+        homeless = numbers[holder[choices[upper, numbers]] != numbers]
+        if not len(homeless):
+            return members[np.maximum(holder, 0)]
+        upper[homeless] ^= 1
+    return None

@@ -52,7 +52,7 @@ class MLM:
     Source: Devlin et al. 2018, section 3.1.
     """
 
-    def __init__(  # noqa: PLR0913 - the interface is given
+    def __init__(
         self,
         padding_token: int = 0,
         mask_token: int = 1,

@@ -19,6 +19,8 @@ from unmask.masking.tables import Tables
 from unmask.masking.units import TokenUnits
 
 pytest.importorskip("transformers")
+# Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
 def collator_of(family: str = "wordpiece", **options: Any) -> MaskingCollator:

@@ -17,6 +17,9 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 datasets = pytest.importorskip("datasets")
 
+# Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
 Batch = dict[str, torch.Tensor]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from unmask.hashing import mix
 from unmask.masking.engine import Masker
+from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -42,7 +43,20 @@ def make_rows(
 
 def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
     """A masker of any strategy, with all tables that one may need."""
-    return Masker.from_tokenizer(tokenizer, **({"frequencies": frequencies_of(tokenizer)} | options))  # type: ignore[arg-type]
+    masker = Masker.from_tokenizer(tokenizer, **({"frequencies": frequencies_of(tokenizer)} | options))  # type: ignore[arg-type]
+    masker.tables = tables_of(tokenizer)
+    return masker
+
+
+def tables_of(tokenizer: Tokenizer) -> Tables:
+    """Every table, with made-up content."""
+    size = tokenizer.vocab_size
+    generator = torch.Generator().manual_seed(9)
+    frequencies = torch.from_numpy(frequencies_of(tokenizer))
+    names = ("loss", "accuracy", "attention", "anchors")
+    scores = {name: torch.rand(size, generator=generator) + 0.1 for name in names}
+    scores["embedding"] = torch.randn(size, 8, generator=generator)
+    return Tables(size, frequencies, frequencies.clamp(max=500), 600, Scores(1, scores))
 
 
 def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:

@@ -205,6 +205,31 @@ def evaluate(
 
 
 @app.command()
+def audit(
+    data: Annotated[list[str], typer.Argument(help="A prepared folder, or files, folders or patterns of text.")],
+    recipe: Annotated[str | None, typer.Option(help="Whose masking is audited. [default: every strategy]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: every strategy]")] = None,
+    settings: Settings = None,
+    max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are masked.")] = 500_000,
+    out: Annotated[Path | None, typer.Option(help="An HTML file with plots.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Mask a text as a training would, and check rates, shares and special tokens. Exit code 1 where a promise breaks.
+
+    Example: unmask audit data/mine --recipe tiny --out audit.html
+    """
+    from unmask.cli.audit import run_audit
+    from unmask.recipe.recipe import DEFAULT, load_recipe
+
+    loaded = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=tuple(settings or ()))
+    result = run_audit(data, loaded, every_strategy=recipe is None and strategy is None, max_tokens=max_tokens, out=out)
+    if as_json:
+        print_json(result)
+    if not result["passed"]:
+        sys.exit(1)
+
+
+@app.command()
 def recipes(as_json: JsonFlag = False) -> None:
     """List the packaged recipes.
 

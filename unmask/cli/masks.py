@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from unmask.cli.progress import console
-from unmask.errors import SettingsError
+from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import Masker
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.claim import packaged_corpus
@@ -43,7 +43,13 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
     shown = []
     for name in [strategy] if strategy is not None else list(STRATEGIES):
         masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed, frequencies=frequencies)
-        masked = masker([ids])
+        try:
+            masked = masker([ids])
+        except (SettingsError, DataError) as error:
+            if strategy is not None:
+                raise
+            out.print(f"{name:>12}  not shown: {error}", style="dim", markup=False, soft_wrap=True)
+            continue
         seen, targets = masked.input_ids[0].tolist(), (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
         out.print(_coloured(name, ready, ids, seen, set(targets)), soft_wrap=not out.is_terminal)
         shown.append(

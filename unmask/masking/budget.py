@@ -18,31 +18,45 @@ from unmask.masking.keys import KEY_BITS
 RATE_BITS = 24
 
 
-def choose(rows: FlatRows, units: FlatUnits, keys_T: Tensor, rate: float) -> Tensor:
-    """Chooses units and marks their tokens.
+class Draw:
+    """Units in the order in which they are taken; more of them for a higher rate, and always those of a lower one.
 
     Args:
         rows: The batch.
         units: Its partition.
         keys_T: [T], int64 in [0, 2**31): the key of the unit that begins at each place.
-        rate: Expected share of the maskable tokens, in [0, 1].
-
-    Returns:
-        [T], bool: whether a token is chosen.
     """
-    # Units in the order of (segment, key). Places at which no unit begins have size 0 and change nothing.
-    order_U = torch.argsort((rows.segment_T << KEY_BITS) | keys_T, stable=True)
-    size_U = units.size_T[order_U]
-    end_U = torch.cumsum(size_U, 0)
-    # Segments are contiguous in the line and in key order alike, so they begin at the same index in both.
-    before_segment_U = (end_U - size_U)[rows.segment_begin_T]
-    begin_tokens_U = end_U - size_U - before_segment_U
 
-    budget_U = rows.segment_sum(rows.maskable_T.to(torch.int64)) * round(rate * 2**RATE_BITS)
-    room_U = budget_U - (begin_tokens_U << RATE_BITS)
-    draw_U = rows.bits_T[order_U] & ((1 << RATE_BITS) - 1)
-    taken_U = (size_U > 0) & (room_U > draw_U * size_U)
+    def __init__(self, rows: FlatRows, units: FlatUnits, keys_T: Tensor) -> None:
+        self._rows, self._units = rows, units
+        # Units in the order of (segment, key). Places at which no unit begins have size 0 and change nothing.
+        self._order_U = torch.argsort((rows.segment_T << KEY_BITS) | keys_T, stable=True)
+        self._size_U = units.size_T[self._order_U]
+        end_U = torch.cumsum(self._size_U, 0)
+        # Segments are contiguous in the line and in key order alike, so they begin at the same index in both.
+        before_segment_U = (end_U - self._size_U)[rows.segment_begin_T]
+        self._before_U = end_U - self._size_U - before_segment_U  # tokens of earlier units of the segment
+        self._draw_U = (rows.bits_T[self._order_U] & ((1 << RATE_BITS) - 1)) * self._size_U
+        self._tokens_T = rows.segment_sum(rows.maskable_T.to(torch.int64))
 
-    taken_T = torch.zeros_like(rows.maskable_T)
-    taken_T[order_U] = taken_U
-    return taken_T[units.begin_T] & rows.maskable_T
+    def up_to(self, rate: float | Tensor, *, least_one: bool = False) -> Tensor:
+        """The tokens of the units that a budget holds.
+
+        Args:
+            rate: Expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64 in 2**-24, the
+                same at all places of a segment.
+            least_one: Whether a segment's first unit is taken however small its budget is.
+
+        Returns:
+            [T], bool.
+        """
+        share_T = rate if isinstance(rate, Tensor) else round(rate * 2**RATE_BITS)
+        # Segments lie at the same places in both orders, so a segment's budget is the same in both.
+        room_U = self._tokens_T * share_T - (self._before_U << RATE_BITS)
+        taken_U = room_U > self._draw_U
+        if least_one:
+            taken_U |= self._before_U == 0
+        taken_U &= self._size_U > 0
+        taken_T = torch.zeros_like(self._rows.maskable_T)
+        taken_T[self._order_U] = taken_U
+        return taken_T[self._units.begin_T] & self._rows.maskable_T

@@ -19,19 +19,20 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
-from unmask.masking.budget import choose
-from unmask.masking.flat import flatten, partition
+from unmask.masking.budget import RATE_BITS, Draw
+from unmask.masking.flat import FlatRows, flatten, partition
+from unmask.masking.mixture import draw_mixture
 from unmask.masking.plain import rows_from_ids
 from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
-from unmask.masking.schedule import RateSchedule, rate_at
-from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Tables
+from unmask.masking.schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
+from unmask.masking.settings import MaskingSettings, MixtureUnits
+from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer, as_tokenizer
 
 IGNORED = -100
-_MASK, _REPLACE = 1, 2
+_MASK, _REPLACE, _RATE = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,20 @@ class MaskedRows:
         input_ids: [B, S], int64: what the model sees.
         labels: [B, S], int64: the original id where it is to be predicted, -100 elsewhere.
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
+        loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
+            among the keys.
     """
 
     input_ids: Tensor
     labels: Tensor
     attention_mask: Tensor
+    loss_weights: Tensor | None = None
 
     def part(self, begin: int, end: int) -> MaskedRows:
         """Rows `begin` to `end`, without a copy."""
-        return MaskedRows(*(self[name][begin:end] for name in self.keys()))
+        weights = None if self.loss_weights is None else self.loss_weights[begin:end]
+        input_ids, labels, attention_mask = (self[name][begin:end] for name in self.keys())
+        return MaskedRows(input_ids, labels, attention_mask, weights)
 
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
@@ -92,7 +98,7 @@ class Masker:
         self.seed = seed
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
-        self._on_device: dict[torch.device, Tables] = {}
+        self._on_device: dict[torch.device, Tables] = {}  # with the latest scores
         counts = uniform_counts(tokenizer.ordinary)
         if settings.replacement.random_from == "unigram":
             counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
@@ -137,13 +143,22 @@ class Masker:
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
         return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts)
 
-    def _tables_on(self, device: torch.device) -> Tables:
-        if device not in self._on_device:
-            self._on_device[device] = self.tables.to(device)
-        return self._on_device[device]
+    def _tables_on(self, device: torch.device, scores: Scores | None) -> Tables:
+        """The tables on a device; those of other scores are made when they are first seen."""
+        wanted = scores or self.tables.scores
+        held = self._on_device.get(device)
+        if held is None or _version(held.scores) != _version(wanted):
+            held = self.tables.with_scores(wanted).to(device)
+            self._on_device[device] = held
+        return held
 
     def __call__(
-        self, rows: Rows | Tensor | Sequence[Sequence[int]], *, epoch: int = 0, progress: float = 0.0
+        self,
+        rows: Rows | Tensor | Sequence[Sequence[int]],
+        *,
+        epoch: int = 0,
+        progress: float = 0.0,
+        scores: Scores | None = None,
     ) -> MaskedRows:
         """Masks a batch. The rows are unchanged.
 
@@ -152,6 +167,7 @@ class Masker:
                 padded [B, S] integer tensor.
             epoch: Masks of different epochs are independent, unless the settings say `static`.
             progress: Of the training, in [0, 1], for the rate's schedule.
+            scores: What a model made of the vocabulary, for strategies that follow one; None: none yet.
 
         Raises:
             SettingsError: Ids lie outside the vocabulary, or the progress outside [0, 1].
@@ -159,13 +175,22 @@ class Masker:
         if not 0.0 <= progress <= 1.0:
             raise SettingsError(f"progress is a number from 0 to 1, not {progress}")
         batch = rows if isinstance(rows, Rows) else rows_from_ids(rows, self.tokenizer)
-        replacement = self.settings.replacement
-        key = mix_ints(self.seed, 0 if self.settings.static else epoch, _MASK)
+        settings = self.settings
+        key = mix_ints(self.seed, 0 if settings.static else epoch, _MASK)
         flat = flatten(batch, key)
-        tables = self._tables_on(batch.input_ids.device)
-        units = partition(flat, self.settings.units.starts(flat, tables))
-        keys_T = self.settings.weights.keys(flat, units, tables)
-        chosen_T = choose(flat, units, keys_T, rate_at(self.settings.rate, progress))
+        tables = self._tables_on(batch.input_ids.device, scores)
+        per_unit: bool | Tensor
+        if isinstance(settings.units, MixtureUnits):
+            units, keys_T, per_unit = draw_mixture(settings.units, flat, tables, seed=self.seed, progress=progress)
+        else:
+            units = partition(flat, settings.units.starts(flat, tables))
+            keys_T = settings.weights.keys(flat, units, tables)
+            per_unit = settings.units.replaced_per == "unit"
+        draw = Draw(flat, units, keys_T)
+        rate = self._rate(flat, progress)
+        chosen_T = target_T = draw.up_to(rate, least_one=settings.least_one)
+        if settings.prediction_rate is not None:
+            target_T = draw.up_to(settings.prediction_rate, least_one=settings.least_one)
 
         ids_T = batch.input_ids.reshape(-1)
         seen_T = replace(
@@ -173,11 +198,26 @@ class Masker:
             chosen_T,
             mix(flat.bits_T + mix_ints(_REPLACE)),
             unit_begin_T=units.begin_T,
-            settings=replacement,
-            per_unit=(replacement.per or self.settings.units.replaced_per) == "unit",
+            settings=settings.replacement,
+            per_unit=per_unit if settings.replacement.per is None else settings.replacement.per == "unit",
             mask_id=self.tokenizer.special.mask,
             random_tokens=self._random_tokens,
         )
-        labels_T = torch.where(chosen_T, ids_T, IGNORED)
+        labels_T = torch.where(target_T, ids_T, IGNORED)
         attention_mask = (batch.segment_ids >= 0).to(torch.int64)
-        return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask)
+        weights = None
+        if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
+            weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
+        return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights)
+
+    def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
+        """The rate of all segments, or of each."""
+        rate = self.settings.rate
+        if isinstance(rate, UniformRate | BetaRate):
+            bits_T = mix(flat.bits_T[flat.segment_begin_T] + mix_ints(_RATE))
+            return sampled_rates(rate, bits_T, RATE_BITS)
+        return rate_at(rate, progress)
+
+
+def _version(scores: Scores | None) -> int | None:
+    return None if scores is None else scores.version

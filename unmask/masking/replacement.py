@@ -96,7 +96,7 @@ def replace(
     *,
     unit_begin_T: Tensor,
     settings: Replacement,
-    per_unit: bool,
+    per_unit: bool | Tensor,
     mask_id: int,
     random_tokens: RandomTokens,
 ) -> Tensor:
@@ -108,7 +108,7 @@ def replace(
         bits_T: int64: 64 random bits a token, independent of those that chose.
         unit_begin_T: Place at which a token's unit begins.
         settings: Shares and sources.
-        per_unit: Whether one draw serves a whole unit.
+        per_unit: Whether one draw serves a whole unit; or [T], bool: where it does.
         mask_id: Id of `[MASK]`.
         random_tokens: Gives the random tokens.
 
@@ -117,7 +117,9 @@ def replace(
     """
     low_31 = (1 << _BITS) - 1
     draw_T = (bits_T >> 32) & low_31
-    if per_unit:
+    if isinstance(per_unit, Tensor):
+        draw_T = torch.where(per_unit, draw_T[unit_begin_T], draw_T)
+    elif per_unit:
         draw_T = draw_T[unit_begin_T]
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
     masked_T = chosen_T & (draw_T < mask_end)

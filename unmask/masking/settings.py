@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from unmask.masking.replacement import Replacement
-from unmask.masking.schedule import Rate, RateSchedule
-from unmask.masking.units import AnyUnits, SpanUnits, TokenUnits, WordUnits
+from unmask.masking.replacement import Replacement, Share
+from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, UniformRate
+from unmask.masking.scored import CentralityWeights, LossWeights, TfIdfWeights
+from unmask.masking.units import PlainUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings
 
@@ -17,7 +18,69 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
+    "adaptive": {"units": WordUnits(), "weights": LossWeights()},
+    "contextual": {"units": WordUnits(), "weights": TfIdfWeights()},
+    "semantic": {"units": WordUnits(), "weights": CentralityWeights()},
 }
+
+
+class LinearShare(Settings):
+    """From `start` to `end` in a straight line over the training."""
+
+    kind: Literal["linear"]
+    start: Share
+    end: Share
+
+    def at(self, progress: float) -> float:
+        """The share at a progress in [0, 1]."""
+        return self.start + (self.end - self.start) * progress
+
+
+class Part(Settings):
+    """One strategy of a mixture.
+
+    Attributes:
+        strategy: A name of `STRATEGIES`, which fills in units and weights; None where these are given directly.
+        units, weights: As in `MaskingSettings`.
+        share: Of the document pieces (or steps) that it falls to, before shares are scaled to a sum of 1; a number,
+            or a line over the training.
+    """
+
+    strategy: str | None = None
+    units: PlainUnits
+    weights: AnyWeights
+    share: Share | LinearShare = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, values: Any) -> Any:
+        return expand_strategy(values)
+
+
+class MixtureUnits(Settings):
+    """One strategy for each document piece or step.
+
+    Attributes:
+        parts: The strategies, with their shares.
+        per: Whether each document piece (`row`) or each `step` gets one; a row holds several pieces, and a mask does
+            not depend on what else a row holds.
+    """
+
+    kind: Literal["mixture"] = "mixture"
+    parts: Annotated[tuple[Part, ...], Field(min_length=2)]
+    per: Literal["row", "step"] = "row"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ends = (
+            [part.share if isinstance(part.share, float) else part.share.at(p) for part in self.parts] for p in (0, 1)
+        )
+        if not all(sum(shares) > 0.0 for shares in ends):
+            raise ValueError("the shares of the parts are all 0 at the beginning or the end; give one of them more")
+        return self
+
+
+AnyUnits = Annotated[PlainUnits | MixtureUnits, Field(discriminator="kind")]
 
 
 class MaskingSettings(Settings):
@@ -28,33 +91,78 @@ class MaskingSettings(Settings):
             (what is missing of them is that of `random`).
         units: How a row is partitioned.
         weights: How likely a unit is.
-        rate: Expected share of the text's tokens that is predicted; a number or a schedule over progress.
+        rate: Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution
+            from which each document piece draws.
+        prediction_rate: Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and
+            not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
+        least_one: Whether each document piece has at least one target; this bends the rate of very short ones.
         replacement: What stands at the chosen tokens.
         static: Whether the masks are the same in every epoch.
+        refresh_steps: Steps after which scores that a model makes for the weights are made anew.
     """
 
     strategy: str | None = None
     units: AnyUnits
     weights: AnyWeights
     rate: Rate | RateSchedule = 0.15
+    prediction_rate: Rate | None = None
+    least_one: bool = False
     replacement: Replacement = Replacement()
     static: bool = False
+    refresh_steps: Annotated[int, Field(ge=1)] = 200
 
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        name = values.get("strategy")
-        if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-            raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
-        pair = STRATEGIES[name or "random"]
-        if name is None and not pair.keys() & values.keys():
-            name = "random"
-        parts = {part: _filled(values.get(part), default) for part, default in pair.items()}
-        if any(parts[part] not in (pair[part], pair[part].model_dump()) for part in pair):
-            name = None
-        return {**values, **parts, "strategy": name}
+        return expand_strategy(values)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.units, MixtureUnits) and self.weights != UniformWeights():
+            raise ValueError("the weights of a mixture stand in its parts; leave masking.weights out")
+        if self.prediction_rate is not None:
+            least = min(_least(self.rate), 1.0)
+            if self.prediction_rate > least:
+                raise ValueError(
+                    f"prediction_rate {self.prediction_rate} is more than the rate ({least:g} at its least): a token "
+                    "that stands there unchanged would be predicted from itself"
+                )
+        return self
+
+
+def all_weights(settings: MaskingSettings) -> list[Settings]:
+    """The weights of a strategy, or of all parts of a mixture."""
+    if isinstance(settings.units, MixtureUnits):
+        return [part.weights for part in settings.units.parts]
+    return [settings.weights]
+
+
+def _least(rate: float | ScheduledRate | SampledRate) -> float:
+    if isinstance(rate, float):
+        return rate
+    if isinstance(rate, UniformRate | BetaRate):
+        return float(rate.quantiles()[0])
+    return min(rate.at(progress / 100) for progress in range(101))
+
+
+def expand_strategy(values: Any) -> Any:
+    """Fills in units and weights by the name of a strategy; what is given beside it is kept.
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if not isinstance(values, dict):
+        return values
+    name = values.get("strategy")
+    if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
+        raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+    pair = STRATEGIES[name or "random"]
+    if name is None and not pair.keys() & values.keys():
+        name = "random"
+    parts = {part: _filled(values.get(part), default) for part, default in pair.items()}
+    if any(parts[part] not in (pair[part], pair[part].model_dump()) for part in pair):
+        name = None
+    return {**values, **parts, "strategy": name}
 
 
 def _filled(given: Any, default: Settings) -> Any:
@@ -64,3 +172,11 @@ def _filled(given: Any, default: Settings) -> Any:
     kind = default.model_dump()["kind"]
     same_kind = isinstance(given, dict) and given.get("kind", kind) == kind
     return {**default.model_dump(), **given} if same_kind else given
+
+
+STRATEGIES["mixture"] = {
+    "units": MixtureUnits.model_validate(
+        {"parts": [{"strategy": "random"}, {"strategy": "whole_word"}, {"strategy": "span"}]}
+    ),
+    "weights": UniformWeights(),
+}

@@ -20,7 +20,7 @@ class Scores:
 
     Attributes:
         version: The step that they were made at.
-        tables: By name, float32 [V] or [V, D].
+        tables: By name, float32 [V] or [V, D]; none before the first were made.
     """
 
     version: int
@@ -59,6 +59,24 @@ class Tables:
             )
         return self.frequencies_V
 
+    def documents(self, wanted_by: str) -> tuple[Tensor, int]:
+        """In how many documents each id stands, and how many there are.
+
+        Raises:
+            SettingsError: This is not known.
+        """
+        if self.documents_V is None or len(self.documents_V) != self.vocab_size:
+            raise SettingsError(
+                f"{wanted_by} needs the number of documents in which each of the {self.vocab_size} ids stands "
+                "(training counts them in prepared data)"
+            )
+        return self.documents_V, self.num_documents
+
+    @property
+    def has_no_scores_yet(self) -> bool:
+        """Whether a model has been asked for scores and has none so far: not an error, but equal weights."""
+        return self.scores is not None and not self.scores.tables
+
     def score(self, name: str, wanted_by: str) -> Tensor:
         """A score of the vocabulary.
 
@@ -66,7 +84,7 @@ class Tables:
             SettingsError: There is none.
         """
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{wanted_by} needs the score {name!r} of a model, which the training loop makes")
+            raise SettingsError(f"{wanted_by} needs the score {name!r}, which a model makes as it trains")
         return self.scores.tables[name]
 
     def derived(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:

@@ -115,4 +115,4 @@ class SpanUnits(Settings):
         return word_T & begins_W[before_T]
 
 
-AnyUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]
+PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]

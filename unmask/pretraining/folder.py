@@ -42,14 +42,18 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.recipe.is_file()
 
-    def clear(self) -> None:
+    def clear(self, *, keep_data: bool = False) -> None:
         """Removes the run's files, the one that makes it a run last; others in its folder stay.
+
+        Args:
+            keep_data: Whether prepared shards, whole or in part, stay.
 
         Raises:
             RunError: A file cannot be removed.
         """
         try:
-            for path in (self.data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
+            data = () if keep_data else (self.data,)
+            for path in (*data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
                 if path.is_dir():
                     shutil.rmtree(path)
             for path in (self.summary, self.report, self.predictions, self.metrics, self.stdin, self.sources):

@@ -18,6 +18,7 @@ from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
+from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.tokenizer import load_tokenizer
 
 
@@ -107,8 +108,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             data = obtain_data(sources, folder.data, resolved, reporter)
             sitting = Sitting(folder, resolved, data, reporter, interruption)
         except UnmaskError:
-            if begins:  # nothing was made, and the next try shall not be told that a run is there
-                folder.clear()
+            if begins:  # no run was made, and the next try shall not be told that one is there
+                # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
+                folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
         summary = sitting.run()
     return Run(folder.root, summary)

@@ -12,6 +12,7 @@ from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.following import masking_tables, score_board
 from unmask.pretraining.interrupt import Interrupted, Interruption
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
@@ -62,7 +63,9 @@ class Sitting:
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, frequencies=data.frequencies)
+        tables = masking_tables(recipe.masking, data)
+        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=tables)
+        self.state.board = score_board(recipe.masking, data, self.device)
         self.watch = Watch(recipe, data, reporter)
 
     def run(self) -> dict[str, Any]:

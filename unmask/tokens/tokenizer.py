@@ -18,6 +18,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
+from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import SPELLINGS, find_special_ids
 from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
@@ -69,6 +70,7 @@ class Tokenizer:
         self.backend = backend
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
+        self._memory = WordMemory(backend) if can_remember(backend) else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values()) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -121,13 +123,19 @@ class Tokenizer:
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
-            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            if self._memory is not None and self._memory.useful:
+                input_ids, lengths = self._memory.encode(texts)
+            else:
+                input_ids, lengths = self._encode_all(texts)
         finally:
             self.backend.encode_special_tokens = before
+        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
+
+    def _encode_all(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         each = chain.from_iterable(encoding.ids for encoding in encodings)
-        input_ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
-        return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
+        return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.tokens.families import TEXT, trained
-from unmask.masking.engine import Masker
 from unmask.masking.settings import STRATEGIES
 
 FAMILIES = ("wordpiece", "bpe", "unigram")
@@ -26,7 +25,3 @@ def features_of(family: str, count: int = 24) -> list[dict[str, Any]]:
     lines = [line for line in dict.fromkeys(TEXT.split("\n")) if 30 < len(line) < 110]
     texts = [" ".join(lines[n : n + 1 + n % 3]) for n in range(count)]
     return [dict(wrapped(family)(text, truncation=True, max_length=48, return_token_type_ids=True)) for text in texts]
-
-
-def masker_of(family: str, **options: Any) -> Masker:
-    return Masker.from_tokenizer(wrapped(family), **options)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.collating.helpers import ALL, FAMILIES, features_of, wrapped
+from tests.masking.helpers import masker_of
 from tests.tokens.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
 from unmask.errors import DataError, SettingsError, TokenizerError
@@ -30,11 +31,10 @@ def collator_of(family: str = "wordpiece", **options: Any) -> MaskingCollator:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("strategy", ALL)
 def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str, strategy: str) -> None:
-    """An independent way to the same masks: plain ids, given to a masker of the same seed."""
+    """An independent way to the same masks: plain ids, given to the masker itself."""
     features = features_of(family)
-    counts = count_tokens(features, trained(family))
-    batch = collator_of(family, strategy=strategy, rate=0.3, seed=5, frequencies=counts)(features)
-    masker = Masker.from_tokenizer(trained(family), strategy=strategy, rate=0.3, seed=5, frequencies=counts)
+    masker = masker_of(trained(family), strategy=strategy, rate=0.3, seed=5)
+    batch = MaskingCollator.from_masker(masker)(features)
     masked = masker([feature["input_ids"] for feature in features])
     assert list(batch) == ["input_ids", "attention_mask", "labels", "token_type_ids"]
     for name in ("input_ids", "attention_mask", "labels"):
@@ -276,6 +276,10 @@ def test_settings_that_are_wrong() -> None:
         collator_of(pad_to_multiple_of=0)
     with pytest.raises(SettingsError, match=r"frequency of each of the .* `unmask.count_tokens\(dataset, tokenizer\)`"):
         collator_of(strategy="frequency")
+    with pytest.raises(SettingsError, match="needs the score 'loss', which a model makes as it trains"):
+        collator_of(strategy="adaptive")
+    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
+        collator_of(rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"})
     with pytest.raises(SettingsError, match=r"fixed: rate.* = 1.5"):
         collator_of().fixed([], rate=1.5)
     with pytest.raises(SettingsError, match="generator has no rows by number, so their masks cannot be fixed"):

@@ -121,7 +121,12 @@ class MaskingCollator:
         self._multiple = multiple
         self._clock = Clock()
         with contextlib.suppress(DataError):  # annotations come with the features
-            masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
+            # Tables and scores that are missing show now, not in a worker.
+            if masker([[masker.tokenizer.special.mask]]).loss_weights is not None:
+                raise SettingsError(
+                    "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
+                    "models does not take; leave it at 'none', or train with unmask.pretrain"
+                )
 
     @property
     def callback(self) -> TrainerCallback:
@@ -165,7 +170,8 @@ class MaskingCollator:
         """
         if isinstance(dataset, Mapping):
             return {name: self.fixed(part, rate=rate) for name, part in dataset.items()}
-        settings = validated(MaskingSettings, {**self.masker.settings.model_dump(), "rate": rate}, where="fixed")
+        content = {**self.masker.settings.model_dump(), "rate": rate, "prediction_rate": None}
+        settings = validated(MaskingSettings, content, where="fixed")
         masker = Masker(settings, self.masker.tokenizer, seed=self.masker.seed, tables=self.masker.tables)
         return FixedRows(dataset, masker)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import GOLDEN, mix, mix_ints
-from unmask.masking.budget import choose
+from unmask.masking.budget import Draw
 from unmask.masking.flat import flatten, partition
 from unmask.masking.keys import uniform_keys
 from unmask.masking.replacement import RandomTokens, Replacement, replace, uniform_counts
@@ -110,7 +110,7 @@ class MLM:
             epoch, self.calls = self.calls, self.calls + 1
         flat = flatten(rows, mix_ints(self.seed, epoch, _MASK))
         units = partition(flat, rows.word_starts.reshape(-1))
-        chosen_T = choose(flat, units, uniform_keys(flat.bits_T), self.masking_prob)
+        chosen_T = Draw(flat, units, uniform_keys(flat.bits_T)).up_to(self.masking_prob)
         seen_T = replace(
             flat.input_ids_T,
             chosen_T,

@@ -18,6 +18,7 @@ from unmask.hashing import GOLDEN, mix, mix_ints
 from unmask.masking.budget import Draw
 from unmask.masking.flat import flatten, partition
 from unmask.masking.keys import uniform_keys
+from unmask.masking.lines import pick
 from unmask.masking.replacement import RandomTokens, Replacement, replace, uniform_counts
 from unmask.packing.rows import Rows
 
@@ -121,7 +122,7 @@ class MLM:
             mask_id=self.mask_token,
             random_tokens=self._random_tokens,
         )
-        labels_T = torch.where(chosen_T, flat.input_ids_T, self.padding_token)
+        labels_T = pick(chosen_T, flat.input_ids_T, self.padding_token)
         seen_BS, labels_BS = seen_T.view(rows.shape), labels_T.view(rows.shape)
         return seen_BS.T.contiguous(), labels_BS.T.contiguous()
 

@@ -14,10 +14,22 @@ if TYPE_CHECKING:
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
     from unmask.masking.mlm import MLM
+    from unmask.pretraining.lexicon import lexicon_tables
     from unmask.pretraining.pretrain import Run, pretrain
 
 __version__ = "0.1.0"
-__all__ = ["MLM", "MaskedRows", "Masker", "MaskingCollator", "Model", "Run", "count_tokens", "load", "pretrain"]
+__all__ = [
+    "MLM",
+    "MaskedRows",
+    "Masker",
+    "MaskingCollator",
+    "Model",
+    "Run",
+    "count_tokens",
+    "lexicon_tables",
+    "load",
+    "pretrain",
+]
 
 _WHERE = {
     "MLM": "unmask.masking.mlm",
@@ -27,6 +39,7 @@ _WHERE = {
     "Model": "unmask.inference.model",
     "Run": "unmask.pretraining.pretrain",
     "count_tokens": "unmask.collating.counts",
+    "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",
 }

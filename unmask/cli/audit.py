@@ -19,6 +19,8 @@ from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
 from unmask.pretraining.data import PreparedData, is_prepared, open_prepared
 from unmask.pretraining.following import masking_tables
+from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
+from unmask.pretraining.reporter import LogReporter
 from unmask.recipe.recipe import Recipe
 from unmask.report.audit_page import write_audit
 from unmask.tokens.prepare import prepare
@@ -51,7 +53,7 @@ def run_audit(
         audits, left_out = {}, {}
         for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
             try:
-                audits[name] = _audit_one(masking, recipe, data, max_tokens)
+                audits[name] = _audit_one(masking, recipe, data, max_tokens, Path(scratch))
             except (SettingsError, DataError) as error:
                 if not every_strategy:
                     raise
@@ -82,9 +84,12 @@ def _strategies(masking: MaskingSettings, *, every_strategy: bool) -> Iterator[t
         yield name, masking.model_copy(update={"strategy": name, **pair})
 
 
-def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max_tokens: int) -> Audit:
+def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max_tokens: int, scratch: Path) -> Audit:
     training = recipe.training
-    masker = Masker(masking, data.tokenizer, seed=training.seed, tables=masking_tables(masking, data))
+    tables = masking_tables(masking, data)
+    if (lexicon := obtain_lexicon(masking, scratch / "lexicon", data, LogReporter())) is not None:
+        tables = with_lexicon(tables, lexicon)
+    masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
     stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
 
     def batches() -> Iterator[tuple[Rows, MaskedRows]]:

@@ -116,6 +116,7 @@ class Masker:
         random_from: str = "uniform",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
     ) -> Masker:
         """Makes a masker for a tokenizer.
 
@@ -127,6 +128,7 @@ class Masker:
             random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram`.
+            tables: These and others, in place of `frequencies`.
 
         Raises:
             SettingsError: A value is unknown or out of range.
@@ -142,7 +144,7 @@ class Masker:
             where="masking",
         )
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
-        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts)
+        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts, tables=tables)
 
     def _tables_on(self, device: torch.device, scores: Scores | None) -> Tables:
         """The tables on a device; those of other scores are made when they are first seen."""

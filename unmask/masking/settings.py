@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.replacement import Replacement, Share
 from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, UniformRate
 from unmask.masking.scored import CentralityWeights, LossWeights, TfIdfWeights
@@ -17,6 +18,7 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
+    "pmi": {"units": CollocationUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
     "adaptive": {"units": WordUnits(), "weights": LossWeights()},
     "contextual": {"units": WordUnits(), "weights": TfIdfWeights()},

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
@@ -142,4 +143,4 @@ def _lengths_by_cell(ends: list[int]) -> Tensor:
     return torch.tensor([first, nexts], dtype=torch.int64)
 
 
-PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]
+PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits | CollocationUnits, Field(discriminator="kind")]

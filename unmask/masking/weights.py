@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.informative import InformativeWeights
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
 from unmask.masking.lines import take
 from unmask.masking.scored import (
@@ -82,6 +83,7 @@ class FrequencyWeights(Settings):
 AnyWeights = Annotated[
     UniformWeights
     | FrequencyWeights
+    | InformativeWeights
     | LossWeights
     | AccuracyWeights
     | AttentionWeights

@@ -2,6 +2,7 @@
 
 recipe.toml      every setting; a folder with it holds a run
 sources.json     the files that the text comes from
+lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
 data/            prepared shards, unless the run was given a prepared folder
 checkpoints/     the latest states
 metrics.jsonl    a line every few steps and at every evaluation
@@ -29,6 +30,7 @@ class RunFolder:
         self.sources = root / "sources.json"
         self.stdin = root / "stdin.txt"
         self.data = root / "data"
+        self.lexicon = root / "lexicon.safetensors"
         self.checkpoints = root / "checkpoints"
         self.metrics = root / "metrics.jsonl"
         self.tensorboard = root / "tensorboard"
@@ -56,7 +58,15 @@ class RunFolder:
             for path in (*data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
                 if path.is_dir():
                     shutil.rmtree(path)
-            for path in (self.summary, self.report, self.predictions, self.metrics, self.stdin, self.sources):
+            for path in (
+                self.summary,
+                self.report,
+                self.predictions,
+                self.metrics,
+                self.lexicon,
+                self.stdin,
+                self.sources,
+            ):
                 path.unlink(missing_ok=True)
             for path in (*self.root.glob("*.partial"), self.recipe):
                 path.unlink(missing_ok=True)

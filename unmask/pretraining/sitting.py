@@ -14,6 +14,7 @@ from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.following import masking_tables, score_board
 from unmask.pretraining.interrupt import Interrupted, Interruption
+from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
@@ -53,7 +54,12 @@ class Sitting:
         self.folder, self.recipe, self.data = folder, recipe, data
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
-        self.fingerprint = hashlib.sha256((recipe.to_toml() + data.manifest.fingerprint).encode()).hexdigest()
+        tables = masking_tables(recipe.masking, data)
+        made_of = recipe.to_toml() + data.manifest.fingerprint
+        if (lexicon := obtain_lexicon(recipe.masking, folder.lexicon, data, reporter)) is not None:
+            tables = with_lexicon(tables, lexicon)
+            made_of += lexicon.fingerprint
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
         model = MaskedLM(encoder_config(recipe, data.tokenizer))
@@ -63,7 +69,6 @@ class Sitting:
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        tables = masking_tables(recipe.masking, data)
         self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=tables)
         self.state.board = score_board(recipe.masking, data, self.device)
         self.watch = Watch(recipe, data, reporter)

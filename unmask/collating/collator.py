@@ -19,6 +19,7 @@ from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import IGNORED, Masker
 from unmask.masking.schedule import RateSchedule
 from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Tables
 from unmask.settings import validated
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class MaskingCollator:
         strategy: str = "span",
         rate: float | RateSchedule | dict[str, Any] = 0.15,
         replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
-        random_from: str = "uniform",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
         pad_to_multiple_of: int | None = None,
     ) -> None:
         """Makes a collator.
@@ -77,10 +78,10 @@ class MaskingCollator:
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             replacement: Shares of mask, random and unchanged among them.
-            random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
-            frequencies: [vocab_size]: how often each id stands in the text, where `strategy` or `random_from` needs
-                it; `unmask.count_tokens` counts them.
+            frequencies: [vocab_size]: how often each id stands in the text, where the strategy needs it;
+                `unmask.count_tokens` counts them.
+            tables: These and others, in place of `frequencies`; such as `unmask.lexicon_tables(lexicon, tokenizer)`.
             pad_to_multiple_of: The length of a batch is a multiple of this.
 
         Raises:
@@ -92,15 +93,15 @@ class MaskingCollator:
             strategy=strategy,
             rate=rate,  # type: ignore[arg-type]
             replacement=replacement,
-            random_from=random_from,
             seed=seed,
             frequencies=frequencies,
+            tables=tables,
         )
         self._begin(masker, pad_to_multiple_of, tokenizer if hasattr(tokenizer, "save_pretrained") else None)
 
     @classmethod
     def from_masker(cls, masker: Masker, *, pad_to_multiple_of: int | None = None) -> MaskingCollator:
-        """A collator of a masker, for settings in their long form (units, weights, `static`).
+        """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`).
 
         Args:
             masker: Does the masking.

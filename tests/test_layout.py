@@ -12,7 +12,7 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
     "errors", "files", "settings", "hashing", "corpus", "annotation", "tokens", "lexicon", "packing", "masking",
-    "model", "training", "evaluation", "inference", "recipe", "report", "pretraining", "cli",
+    "collating", "model", "training", "evaluation", "inference", "recipe", "report", "pretraining", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

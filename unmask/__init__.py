@@ -9,19 +9,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unmask.collating.collator import MaskingCollator
+    from unmask.collating.counts import count_tokens
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
+    from unmask.masking.mlm import MLM
     from unmask.pretraining.lexicon import lexicon_tables
     from unmask.pretraining.pretrain import Run, pretrain
 
 __version__ = "0.1.0"
-__all__ = ["MaskedRows", "Masker", "Model", "Run", "lexicon_tables", "load", "pretrain"]
+__all__ = [
+    "MLM",
+    "MaskedRows",
+    "Masker",
+    "MaskingCollator",
+    "Model",
+    "Run",
+    "count_tokens",
+    "lexicon_tables",
+    "load",
+    "pretrain",
+]
 
 _WHERE = {
+    "MLM": "unmask.masking.mlm",
     "MaskedRows": "unmask.masking.engine",
     "Masker": "unmask.masking.engine",
+    "MaskingCollator": "unmask.collating.collator",
     "Model": "unmask.inference.model",
     "Run": "unmask.pretraining.pretrain",
+    "count_tokens": "unmask.collating.counts",
     "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",

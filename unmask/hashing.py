@@ -49,7 +49,11 @@ def mix_ints(*values: int) -> int:
 
 
 def _mix_int(value: int) -> int:
-    return int(mix(np.array([value], dtype=np.int64))[0])
+    """`mix` of one number, without an array: a batch's masks begin with a few of these."""
+    value %= _WRAP
+    value = (value ^ value >> 30) * _MULTIPLY_1 % _WRAP
+    value = (value ^ value >> 27) * _MULTIPLY_2 % _WRAP
+    return _signed(value ^ value >> 31)
 
 
 def _signed(value: int) -> int:

@@ -21,6 +21,7 @@ from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
 from unmask.masking.budget import RATE_BITS, Draw
 from unmask.masking.flat import FlatRows, flatten, partition
+from unmask.masking.lines import pick, take
 from unmask.masking.mixture import draw_mixture
 from unmask.masking.plain import rows_from_ids
 from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
@@ -205,7 +206,7 @@ class Masker:
             mask_id=self.tokenizer.special.mask,
             random_tokens=self._random_tokens,
         )
-        labels_T = torch.where(target_T, ids_T, IGNORED)
+        labels_T = pick(target_T, ids_T, IGNORED)
         attention_mask = (batch.segment_ids >= 0).to(torch.int64)
         weights = None
         if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
@@ -216,7 +217,7 @@ class Masker:
         """The rate of all segments, or of each."""
         rate = self.settings.rate
         if isinstance(rate, UniformRate | BetaRate):
-            bits_T = mix(flat.bits_T[flat.segment_begin_T] + mix_ints(_RATE))
+            bits_T = mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_RATE))
             return sampled_rates(rate, bits_T, RATE_BITS)
         return rate_at(rate, progress)
 

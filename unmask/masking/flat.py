@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.lines import take
 from unmask.packing.rows import Rows
 
 
@@ -56,7 +57,8 @@ class FlatRows:
 
     def segment_sum(self, values_T: Tensor) -> Tensor:
         """Sums over each segment, at every token of it: [T]."""
-        return torch.zeros_like(values_T).scatter_add_(0, self.segment_begin_T, values_T)[self.segment_begin_T]
+        sums_T = torch.zeros_like(values_T).scatter_add_(0, self.segment_begin_T, values_T)
+        return take(sums_T, self.segment_begin_T)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def flatten(rows: Rows, key: int) -> FlatRows:
     begins_BS[:, 1:] = segment_BS[:, 1:] != segment_BS[:, :-1]
     begins_T = begins_BS.view(-1)
     places_T = torch.arange(num_rows * length, device=begins_T.device)
-    segment_begin_T = torch.cummax(torch.where(begins_T, places_T, 0), 0).values
+    segment_begin_T = torch.cummax(places_T * begins_T, 0).values
     counters_T = rows.segment_keys.reshape(-1) + rows.position_ids.reshape(-1) * GOLDEN + key
     return FlatRows(
         input_ids_T=rows.input_ids.reshape(-1),
@@ -119,6 +121,6 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
     before_T = torch.roll(maskable_T, 1)
     first_T = ~before_T | (rows.segment_begin_T == places_T)
     begins_T = starts_T | first_T | ~maskable_T
-    begin_T = torch.cummax(torch.where(begins_T, places_T, 0), 0).values
+    begin_T = torch.cummax(places_T * begins_T, 0).values
     ones_T = maskable_T.to(torch.int64)
     return FlatUnits(begin_T, torch.zeros_like(ones_T).scatter_add_(0, begin_T, ones_T))

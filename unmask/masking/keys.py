@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.masking.lines import take
+
 KEY_BITS = 31
 POINT = 18  # fixed-point logarithms count in 2**-18
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
@@ -73,8 +75,8 @@ def _log2_exponential(bits_T: Tensor) -> Tensor:
 
 def _interpolated(table: Tensor, place_T: Tensor) -> Tensor:
     index_T, rest_T = place_T >> _TABLE_BITS, place_T & ((1 << _TABLE_BITS) - 1)
-    low_T = table[index_T]
-    return low_T + (((table[index_T + 1] - low_T) * rest_T) >> _TABLE_BITS)
+    low_T = take(table, index_T)
+    return low_T + (((take(table, index_T + 1) - low_T) * rest_T) >> _TABLE_BITS)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.hashing import mix, mix_ints
 from unmask.masking.flat import FlatRows, FlatUnits, partition
+from unmask.masking.lines import pick, take
 from unmask.masking.settings import MixtureUnits, Part
 from unmask.masking.tables import Tables
 
@@ -35,11 +36,13 @@ def draw_mixture(
         The units; [T], int64: their keys; [T], bool: whether replacement draws once for the token's unit.
     """
     ends = _ends(mixture, progress)
-    choice_T = mix(rows.bits_T[rows.segment_begin_T] + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
+    choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
     if mixture.per == "step":  # all segments alike; a step is known by its progress
         one = mix_ints(seed, int(progress * (1 << 53)), _CHOICE) & ((1 << _BITS) - 1)
         choice_T = torch.full_like(choice_T, one)
-    part_T = torch.searchsorted(torch.tensor(ends, device=choice_T.device), choice_T, right=True)
+    part_T = torch.zeros_like(choice_T)
+    for end in ends:
+        part_T += choice_T >= end
 
     starts_T = torch.zeros_like(rows.maskable_T)
     keys_T = torch.zeros_like(rows.bits_T)
@@ -49,7 +52,7 @@ def draw_mixture(
         part_starts_T = part.units.starts(rows, tables)
         part_keys_T = part.weights.keys(rows, partition(rows, part_starts_T), tables)
         starts_T = torch.where(mine_T, part_starts_T, starts_T)
-        keys_T = torch.where(mine_T, part_keys_T, keys_T)
+        keys_T = pick(mine_T, part_keys_T, keys_T)
         if part.units.replaced_per == "unit":
             per_unit_T |= mine_T
     return partition(rows, starts_T), keys_T, per_unit_T

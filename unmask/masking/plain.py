@@ -26,23 +26,45 @@ def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) 
         SettingsError: The ids are not integers in the vocabulary, or not two-dimensional.
     """
     input_ids = _padded(rows, tokenizer.special.pad)
-    if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
-        bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
-        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
-    inside = _before_padding(input_ids != tokenizer.special.pad)
-    positions = np.broadcast_to(np.arange(input_ids.shape[1]), input_ids.shape)
+    check_ids(input_ids, tokenizer)
+    device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
+    return content_rows(input_ids, before_padding(input_ids, tokenizer), tokenizer).to(device)
+
+
+def content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_], tokenizer: Tokenizer) -> Rows:
+    """Makes a batch in which each row is one segment, keyed by its ids and their places, however it is padded.
+
+    Args:
+        input_ids: [B, S]: ids in the vocabulary, with their special tokens.
+        inside: [B, S]: what belongs to the row; the rest is padding, on either side.
+        tokenizer: Whose ids they are.
+    """
+    first = inside.argmax(1) if inside.size else np.zeros(len(inside), dtype=np.int64)
+    positions = np.where(inside, np.arange(input_ids.shape[1]) - first[:, None], 0)
     maskable = tokenizer.ordinary[input_ids] & inside
     starts = tokenizer.starts(input_ids) & maskable
-    keys = np.broadcast_to(_content_keys(input_ids, inside)[:, None], input_ids.shape)
-    device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
+    keys = np.broadcast_to(_content_keys(input_ids, inside, positions)[:, None], input_ids.shape)
     return Rows(
         input_ids=torch.from_numpy(input_ids),
         segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
-        position_ids=torch.from_numpy(np.where(inside, positions, 0)),
+        position_ids=torch.from_numpy(positions),
         word_starts=torch.from_numpy(starts),
         maskable=torch.from_numpy(maskable),
         segment_keys=torch.from_numpy(keys.copy()),
-    ).to(device)
+    )
+
+
+def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
+    """Raises: SettingsError: An id lies outside the vocabulary."""
+    if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
+        bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
+        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
+
+
+def before_padding(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """[B, S]: true up to the last token of each row that is no padding; a pad id amid the row belongs to it."""
+    real = input_ids != tokenizer.special.pad
+    return np.flip(np.maximum.accumulate(np.flip(real, 1), 1), 1) if real.size else real
 
 
 def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:
@@ -60,13 +82,9 @@ def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.i
     return padded
 
 
-def _before_padding(real: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """True up to the last real token of each row; a pad id amid the row belongs to it."""
-    return np.flip(np.maximum.accumulate(np.flip(real, 1), 1), 1) if real.size else real
-
-
-def _content_keys(input_ids: NDArray[np.int64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _content_keys(
+    input_ids: NDArray[np.int64], inside: NDArray[np.bool_], positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """A hash of each row's ids and their places, the same however far the row is padded."""
-    places = np.arange(input_ids.shape[1], dtype=np.int64) * np.int64(GOLDEN)
-    words = np.where(inside, mix(mix(input_ids + 1) + places), 0)
+    words = np.where(inside, mix(mix(input_ids + 1) + positions * np.int64(GOLDEN)), 0)
     return mix(words.sum(1))

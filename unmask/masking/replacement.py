@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.masking.lines import pick, take
 from unmask.settings import Settings
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -58,6 +59,8 @@ class RandomTokens:
             raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
         self.counts = torch.from_numpy(counts.astype(np.int64))
         self.ends = torch.cumsum(self.counts, 0)
+        # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
+        self.listed = torch.from_numpy(np.flatnonzero(counts)) if counts.max() == 1 else None
 
     def draw(self, bits_T: Tensor, original_T: Tensor) -> Tensor:
         """One token each, never the original.
@@ -69,11 +72,13 @@ class RandomTokens:
             original_T: Ids that must not come out.
         """
         ends, counts = self.ends.to(bits_T.device), self.counts.to(bits_T.device)
-        own_T = counts[original_T]
+        own_T = take(counts, original_T)
         total_T = ends[-1] - own_T
         # bits / 2**31 x total, in integers: the total is at most 2**31, so the product fits.
         place_T = (bits_T * total_T) >> _BITS
-        place_T = place_T + torch.where(place_T >= ends[original_T] - own_T, own_T, 0)
+        place_T = place_T + own_T * (place_T >= take(ends, original_T) - own_T)
+        if self.listed is not None:
+            return take(self.listed.to(bits_T.device), place_T)
         return torch.searchsorted(ends, place_T, right=True)
 
 
@@ -118,13 +123,13 @@ def replace(
     low_31 = (1 << _BITS) - 1
     draw_T = (bits_T >> 32) & low_31
     if isinstance(per_unit, Tensor):
-        draw_T = torch.where(per_unit, draw_T[unit_begin_T], draw_T)
+        draw_T = pick(per_unit, take(draw_T, unit_begin_T), draw_T)
     elif per_unit:
-        draw_T = draw_T[unit_begin_T]
+        draw_T = take(draw_T, unit_begin_T)
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
     masked_T = chosen_T & (draw_T < mask_end)
-    result_T = torch.where(masked_T, mask_id, input_ids_T)
+    result_T = pick(masked_T, mask_id, input_ids_T)
     if random_end > mask_end:
         random_T = chosen_T & (draw_T >= mask_end) & (draw_T < random_end)
-        result_T = torch.where(random_T, random_tokens.draw(bits_T & low_31, input_ids_T), result_T)
+        result_T = pick(random_T, random_tokens.draw(bits_T & low_31, input_ids_T), result_T)
     return result_T

@@ -17,6 +17,7 @@ from torch import Tensor
 from unmask.hashing import mix
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -35,7 +36,7 @@ class _VocabularyScore(Settings):
         if tables.has_no_scores_yet:
             return uniform_keys(rows.bits_T)
         log2_V = tables.derived(self, lambda: self._table(tables))
-        largest_T = units.largest(log2_V[rows.input_ids_T])
+        largest_T = units.largest(take(log2_V, rows.input_ids_T))
         return weighted_keys(rows.bits_T, largest_T if self.power >= 0.0 else -largest_T)
 
     def _table(self, tables: Tables) -> Tensor:
@@ -117,8 +118,8 @@ class TfIdfWeights(Settings):
         """Keys weighted by the largest TF-IDF of each unit's tokens."""
         idf_V, counts = tables.derived(self, lambda: self._rarity(tables)), _counts_in_segment(rows)
         log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
-        log2_T = idf_V[rows.input_ids_T] + log2_counts[counts.clamp(max=len(log2_counts) - 1)]
-        largest_T = units.largest(torch.where(rows.maskable_T, log2_T, -(1 << 40)))
+        log2_T = take(idf_V, rows.input_ids_T) + take(log2_counts, counts.clamp(max=len(log2_counts) - 1))
+        largest_T = units.largest(pick(rows.maskable_T, log2_T, -(1 << 40)))
         scaled_T = (largest_T.double() * self.power).round().to(torch.int64)
         return weighted_keys(rows.bits_T, scaled_T)
 
@@ -147,9 +148,10 @@ class CentralityWeights(Settings):
         if tables.has_no_scores_yet:
             return uniform_keys(rows.bits_T)
         table_VD = tables.score(self.score, "weights of kind centrality")
-        own_TD = torch.where(rows.maskable_T[:, None], table_VD[rows.input_ids_T], 0.0)
+        own_TD = torch.where(rows.maskable_T[:, None], take(table_VD, rows.input_ids_T), 0.0)
         word_TD = torch.zeros_like(own_TD).index_add_(0, units.begin_T, own_TD)
-        whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)[rows.segment_begin_T]
+        whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)
+        whole_TD = take(whole_TD, rows.segment_begin_T)
         cosine_T = torch.nn.functional.cosine_similarity(word_TD, whole_TD, dim=1)
         return weighted_keys(rows.bits_T, (cosine_T.double() * self.strength * (1 << POINT)).round().to(torch.int64))
 
@@ -165,7 +167,7 @@ def _counts_in_segment(rows: FlatRows) -> Tensor:
     begins_T[1:] = sorted_T[1:] != sorted_T[:-1]
     run_T = torch.cumsum(begins_T, 0) - 1
     counts_T = torch.zeros_like(run_T).scatter_add_(0, run_T, torch.ones_like(run_T))
-    return torch.empty_like(run_T).scatter_(0, order_T, counts_T[run_T])
+    return torch.empty_like(run_T).scatter_(0, order_T, take(counts_T, run_T))
 
 
 def _log2_of_counts(device: torch.device) -> Tensor:

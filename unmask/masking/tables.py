@@ -64,7 +64,7 @@ class Tables:
         if self.frequencies_V is None or len(self.frequencies_V) != self.vocab_size:
             raise SettingsError(
                 f"{wanted_by} needs the frequency of each of the {self.vocab_size} ids (they stand in the manifest of "
-                "prepared data)"
+                "prepared data; `unmask.count_tokens(dataset, tokenizer)` counts those of a dataset)"
             )
         return self.frequencies_V
 

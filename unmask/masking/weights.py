@@ -18,6 +18,7 @@ from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeigh
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.informative import InformativeWeights
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.lines import take
 from unmask.masking.scored import (
     AccuracyWeights,
     AnchorWeights,
@@ -71,7 +72,7 @@ class FrequencyWeights(Settings):
     def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """Keys weighted by the rarest token of each unit."""
         log2_V = tables.derived(self, lambda: self._table(tables))
-        rarest_T = units.largest(log2_V[rows.input_ids_T])
+        rarest_T = units.largest(take(log2_V, rows.input_ids_T))
         return weighted_keys(rows.bits_T, rarest_T if self.exponent < 0 else -rarest_T)
 
     def _table(self, tables: Tables) -> Tensor:

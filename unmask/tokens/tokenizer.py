@@ -84,6 +84,11 @@ class Tokenizer:
                 self.ordinary[id_] = True
                 self.token_bytes[id_] = self.word_starts.num_bytes(token)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""
+        names = {role: self.token(id_) for role, id_ in vars(self.special).items() if id_ is not None}
+        return Tokenizer, (self.backend, names)
+
     @property
     def fingerprint(self) -> str:
         """A hash of everything the tokenizer does."""

@@ -1,0 +1,173 @@
+"""Tokens a second: our masker and collator against transformers' DataCollatorForLanguageModeling.
+
+    python benchmarks/masking.py [--rounds 9] [--threads 2] [--out TABLE.md]
+
+The same rows for both, in alternation, in one process; a round is as many calls as take about half a second; what
+stands in the table is the median over rounds. Rows are English text (the packaged one) by a WordPiece tokenizer with
+8,192 entries, joined to rows of exactly the length, so that nothing is spent on padding and every position counts.
+
+    masking     rows that are tensors already: our `Masker` on token ids, transformers' `torch_mask_tokens`, which gets
+                the special tokens' mask (and offsets, for whole words) ready-made as tensors
+    collating   features as a data set gives them, lists of Python integers: our `MaskingCollator`, transformers'
+                collator with `special_tokens_mask` (and `offset_mapping`) in the features
+
+transformers' whole-word mode compares every pair of tokens, so it gets fewer rows at 2,048. It has no spans: ours are
+compared with its whole words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+from unmask import MaskingCollator, count_tokens
+from unmask.masking.settings import STRATEGIES
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokens.wordpiece import train_wordpiece
+
+ROWS = {128: 512, 2048: 32}
+FEW_ROWS = {128: 512, 2048: 4}  # for transformers' whole words
+GOALS = {"random": (20, 15, 15), "whole_word": (10, 20, 100), "span": (10, 20, 100)}  # M tokens/s, ratio by length
+OTHER_GOAL = 5
+
+
+class Case(NamedTuple):
+    """Two functions of the number of a call, and how many tokens a call of each masks."""
+
+    ours: Callable[[int], Any]
+    theirs: Callable[[int], Any] | None
+    our_tokens: int
+    their_tokens: int
+
+
+def make_rows(tokenizer: PreTrainedTokenizerFast, text: str, length: int, count: int) -> list[dict[str, list[Any]]]:
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets, inner = encoded["input_ids"], encoded["offset_mapping"], length - 2
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    features = []
+    for row in range(count):
+        begin = row * inner % (len(ids) - inner)
+        part = slice(begin, begin + inner)
+        features.append(
+            {
+                "input_ids": [cls, *ids[part], sep],
+                "attention_mask": [1] * length,
+                "special_tokens_mask": [1, *[0] * inner, 1],
+                "offset_mapping": [(0, 0), *offsets[part], (0, 0)],
+            }
+        )
+    return features
+
+
+def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: int) -> dict[str, Case]:
+    features = make_rows(tokenizer, text, length, ROWS[length])
+    counts = count_tokens(features, tokenizer)
+    collator = MaskingCollator(tokenizer, strategy=strategy, frequencies=counts)
+    ids = torch.tensor([feature["input_ids"] for feature in features])
+    plain = [{name: feature[name] for name in ("input_ids", "attention_mask")} for feature in features]
+
+    def collate(call: int) -> None:
+        collator.set_epoch(call)
+        collator(plain)
+
+    def mask(call: int) -> None:
+        collator.masker(ids, epoch=call)
+
+    tokens = ids.numel()
+    if strategy not in GOALS:
+        return {"masking": Case(mask, None, tokens, 0), "collating": Case(collate, None, tokens, 0)}
+    whole = strategy != "random"
+    theirs = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole)
+    few = features[: FEW_ROWS[length]] if whole else features
+    columns = ["input_ids", "attention_mask", "special_tokens_mask", *(["offset_mapping"] if whole else [])]
+    given = [{name: feature[name] for name in columns} for feature in few]
+    their_ids = ids[: len(few)]
+    special = torch.tensor([feature["special_tokens_mask"] for feature in few])
+    offsets = torch.tensor([feature["offset_mapping"] for feature in few]) if whole else None
+    return {
+        "masking": Case(
+            mask,
+            lambda _: theirs.torch_mask_tokens(their_ids.clone(), special_tokens_mask=special, offset_mapping=offsets),
+            tokens,
+            their_ids.numel(),
+        ),
+        "collating": Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, their_ids.numel()),
+    }
+
+
+def speed(call: Callable[[int], Any], tokens: int, seconds: float) -> float:
+    """Millions of tokens a second, over about so many seconds."""
+    calls = 0
+    begin = time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        call(calls)
+        calls += 1
+    return calls * tokens / spent / 1e6
+
+
+def measure(case: Case, rounds: int, seconds: float) -> tuple[float, float | None, float | None]:
+    """Medians: ours, theirs, and the ratio of the rounds."""
+    ours, theirs = [], []
+    for number in range(-1, rounds):  # the first is for warming up
+        mine = speed(case.ours, case.our_tokens, seconds)
+        other = speed(case.theirs, case.their_tokens, seconds) if case.theirs else None
+        if number >= 0:
+            ours.append(mine)
+            theirs.append(other)
+    if case.theirs is None:
+        return statistics.median(ours), None, None
+    others = [value for value in theirs if value is not None]
+    ratios = [mine / other for mine, other in zip(ours, others, strict=True)]
+    return statistics.median(ours), statistics.median(others), statistics.median(ratios)
+
+
+def load_tokenizer(text: str) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(train_wordpiece(lambda: text.split("\n\n"), vocab_size=8192)).backend
+    names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    warnings.simplefilter("ignore")
+    logging.disable()
+    text = (resources.files("unmask") / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    tokenizer = load_tokenizer(text)
+    lines = [
+        "| strategy | length | what | ours, M tokens/s | transformers | ratio | goal |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    print(*lines, sep="\n", flush=True)
+    for strategy in sorted(STRATEGIES, key=lambda name: (name not in GOALS, name)):
+        for number, length in enumerate(ROWS):
+            for what, case in cases(tokenizer, text, strategy, length).items():
+                ours, theirs, ratio = measure(case, asked.rounds, asked.seconds)
+                goal = f"{OTHER_GOAL} M"
+                if strategy in GOALS:
+                    goal = f"{GOALS[strategy][0]} M, {GOALS[strategy][1 + number]}x"
+                compared = f"{theirs:.2f} | {ratio:.1f}x" if ratio is not None else "- | -"
+                lines.append(f"| `{strategy}` | {length:,} | {what} | {ours:.1f} | {compared} | {goal} |")
+                print(lines[-1], f" load {os.getloadavg()[0]:.2f}", flush=True)
+    if asked.out:
+        asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

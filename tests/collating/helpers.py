@@ -1,0 +1,27 @@
+"""Texts as features, and tokenizers as transformers has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tokens.families import TEXT, trained
+from unmask.masking.settings import STRATEGIES
+
+FAMILIES = ("wordpiece", "bpe", "unigram")
+ALL = sorted(STRATEGIES)
+
+
+def wrapped(family: str) -> Any:
+    """A transformers fast tokenizer."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = trained(family)
+    names = {f"{role}_token": tokenizer.token(id_) for role, id_ in vars(tokenizer.special).items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **names)
+
+
+def features_of(family: str, count: int = 24) -> list[dict[str, Any]]:
+    """Features of different texts and lengths."""
+    lines = [line for line in dict.fromkeys(TEXT.split("\n")) if 30 < len(line) < 110]
+    texts = [" ".join(lines[n : n + 1 + n % 3]) for n in range(count)]
+    return [dict(wrapped(family)(text, truncation=True, max_length=48, return_token_type_ids=True)) for text in texts]

@@ -1,0 +1,191 @@
+"""The annotated reference's interface, and what was wrong behind it."""
+
+from __future__ import annotations
+
+import pickle
+from importlib import resources
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask import MLM
+from unmask.errors import SettingsError
+
+
+def text_of(seq_len: int, batch: int, low: int = 2, high: int = 67, seed: int = 0) -> Tensor:
+    return torch.randint(low, high, (seq_len, batch), generator=torch.Generator().manual_seed(seed))
+
+
+def share(what: Tensor) -> float:
+    return float(what.double().mean())
+
+
+def test_the_interface() -> None:
+    x = text_of(32, 64)
+    before = x.clone()
+    seen, labels = MLM()(x)
+    assert torch.equal(x, before), "the input is unchanged"
+    assert seen.shape == labels.shape == (32, 64)
+    assert seen.dtype == labels.dtype == torch.int64
+    assert seen.is_contiguous()
+    assert len({tensor.data_ptr() for tensor in (x, seen, labels)}) == 3
+    chosen = labels != 0
+    assert torch.equal(labels[chosen], x[chosen])
+    assert torch.equal(seen[~chosen], x[~chosen])
+
+
+def test_by_hand() -> None:
+    """Rates of 0 and 1 leave nothing to chance."""
+    x = torch.tensor([[5, 0], [6, 1], [9, 7]])
+    seen, labels = MLM(no_mask_tokens=[9], masking_prob=1.0, randomize_prob=0.0, no_change_prob=0.0)(x)
+    assert seen.tolist() == [[1, 0], [1, 1], [9, 1]]
+    assert labels.tolist() == [[5, 0], [6, 0], [0, 7]]
+    seen, labels = MLM(masking_prob=1.0, randomize_prob=0.0, no_change_prob=1.0)(x)
+    assert torch.equal(seen, x)
+    assert labels.tolist() == [[5, 0], [6, 0], [9, 7]]
+    seen, labels = MLM(masking_prob=0.0)(x)
+    assert torch.equal(seen, x)
+    assert labels.sum() == 0
+    seen, _ = MLM(n_tokens=4, masking_prob=1.0, randomize_prob=1.0, no_change_prob=0.0)(torch.tensor([[2, 3]]))
+    assert seen.tolist() == [[3, 2]], "of two ordinary tokens, the other one"
+
+
+def test_one_draw_parts_the_chosen_tokens() -> None:
+    """80 / 10 / 10, where draws apart from each other give 81.0 / 10.0 / 9.1."""
+    x = text_of(100, 8000)
+    seen, labels = MLM()(x)
+    chosen = labels != 0
+    count = int(chosen.sum())
+    assert count == 15 * 8000, "exactly the share, in every column"
+    for what, expected in (
+        (seen[chosen] == 1, 0.8),
+        (seen[chosen] == x[chosen], 0.1),
+        ((seen[chosen] != 1) & (seen[chosen] != x[chosen]), 0.1),
+    ):
+        assert abs(share(what) - expected) < 4 * (expected * (1 - expected) / count) ** 0.5
+
+
+def test_the_expected_share_is_exact_where_columns_are_short() -> None:
+    labels = MLM(masking_prob=0.15)(text_of(5, 40_000))[1]
+    counts = (labels != 0).sum(0).double()
+    assert set(counts.tolist()) == {0.0, 1.0}
+    assert abs(float(counts.mean()) - 0.75) < 4 * (0.75 * 0.25 / 40_000) ** 0.5
+
+
+def test_specials_are_neither_chosen_nor_drawn() -> None:
+    specials = [0, 1, 4, 66]
+    x = text_of(50, 4000, low=0)
+    mlm = MLM(no_mask_tokens=[4, 66], masking_prob=0.9, randomize_prob=1.0, no_change_prob=0.0)
+    seen, labels = mlm(x)
+    chosen = labels != 0
+    special = torch.isin(x, torch.tensor(specials))
+    assert not (chosen & special).any()
+    assert abs(share(chosen[~special]) - 0.9) < 4 * (0.9 * 0.1 / int((~special).sum())) ** 0.5
+    drawn = seen[chosen]
+    assert not torch.isin(drawn, torch.tensor(specials)).any()
+    assert (drawn != x[chosen]).all()
+    counts = torch.bincount(drawn, minlength=67)[[n for n in range(67) if n not in specials]].double()
+    expected = len(drawn) / len(counts)
+    assert len(counts) == 63
+    assert ((counts - expected).abs() < 5 * expected**0.5).all(), "uniform over all the others"
+
+
+def test_ids_of_specials_may_lie_behind_the_others() -> None:
+    x = text_of(30, 500, low=0, high=20)
+    x[0], x[-1] = 20, 21
+    mlm = MLM(padding_token=20, mask_token=21, n_tokens=20, randomize_prob=0.5, masking_prob=0.5)
+    seen, labels = mlm(x)
+    chosen = labels != 20
+    assert (x[chosen] == 0).any(), "id 0 can be predicted"
+    assert not chosen[[0, -1]].any()
+    assert set(seen[chosen].tolist()) <= {*range(20), 21}
+
+
+def test_randomness_is_seed_epoch_column_and_content() -> None:
+    x = text_of(40, 30)
+    mlm = MLM(seed=3)
+    first, second = mlm(x), mlm(x)
+    assert not torch.equal(first[1], second[1]), "each call draws anew"
+    assert mlm.calls == 2
+    assert torch.equal(mlm(x, epoch=0)[0], first[0])
+    assert torch.equal(mlm(x, epoch=1)[0], second[0])
+    assert mlm.calls == 2, "an epoch that is given does not count"
+    assert torch.equal(MLM(seed=3)(x)[0], first[0])
+    assert not torch.equal(MLM(seed=4)(x)[1], first[1])
+    copy = pickle.loads(pickle.dumps(mlm))
+    assert torch.equal(copy(x)[0], mlm(x)[0])
+    state = torch.random.get_rng_state()
+    mlm(x)
+    assert torch.equal(state, torch.random.get_rng_state())
+    equal = MLM()(torch.full((40, 1000), 7))[1]
+    assert len({tuple(column) for column in equal.T.tolist()}) > 990, "equal columns have masks of their own"
+    hits = share(equal != 0)
+    assert hits == pytest.approx(0.15)
+    assert abs(share(equal[0] != 0) - 0.15) < 4 * (0.15 * 0.85 / 1000) ** 0.5
+
+
+def test_every_position_is_hit_equally_often() -> None:
+    labels = MLM()(text_of(20, 50_000))[1]
+    by_position = (labels != 0).double().mean(1)
+    assert (by_position - 0.15).abs().max() < 4.5 * (0.15 * 0.85 / 50_000) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1)])
+def test_small_batches(shape: tuple[int, int]) -> None:
+    seen, labels = MLM()(torch.full(shape, 5))
+    assert seen.shape == labels.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"masking_prob": 1.5}, "masking_prob is a share from 0 to 1, not 1.5"),
+        ({"randomize_prob": -0.1}, "randomize_prob is a share from 0 to 1, not -0.1"),
+        ({"no_change_prob": 2}, "no_change_prob is a share from 0 to 1, not 2"),
+        ({"randomize_prob": 0.6, "no_change_prob": 0.6}, "add up to at most 1, not 1.2"),
+        ({"mask_token": -1}, "ids of tokens begin with 0; -1 is none"),
+        ({"n_tokens": 3}, "of the ids below n_tokens=3, 1 are ordinary; masking needs at least two"),
+    ],
+)
+def test_settings_that_are_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        MLM(**options)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.tensor([[2, 67]]), "x holds the id 67, which is neither below n_tokens=67 nor special"),
+        (torch.tensor([[2, -1]]), "x holds the id -1"),
+        (torch.tensor([2, 3]), r"x is an int64 tensor of shape \[seq_len, batch\], not torch.int64 of \(2,\)"),
+        (torch.zeros(2, 2), r"not torch.float32 of \(2, 2\)"),
+    ],
+)
+def test_tensors_that_are_wrong(x: Tensor, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        MLM()(x)
+
+
+def test_a_loop_as_the_reference_writes_it_learns() -> None:
+    """Tiny Shakespeare by character, the loss of torch with the padding's index left out."""
+    text = (resources.files("unmask") / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")[:50_000]
+    letters = sorted(set(text))
+    ids = torch.tensor([letters.index(letter) + 2 for letter in text])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(67, 32), nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0), nn.Linear(32, 67))
+    loss_of = nn.CrossEntropyLoss(ignore_index=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    mlm = MLM(padding_token=0, mask_token=1, n_tokens=67)
+    losses: list[float] = []
+    for _ in range(60):
+        begins = torch.randint(0, len(ids) - 32, (64,))
+        x, y = mlm(torch.stack([ids[begin : begin + 32] for begin in begins], 1))
+        assert not x.requires_grad
+        loss = loss_of(model(x).view(-1, 67), y.view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.8

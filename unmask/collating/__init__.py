@@ -1,0 +1,1 @@
+"""Masking in the training loops of others: a collator for transformers' `Trainer` and for data loaders."""

@@ -1,0 +1,59 @@
+"""What tells a collator the epoch in transformers' `Trainer`. Imported only where it is asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from unmask.collating.fixed import FixedRows
+from unmask.errors import SettingsError
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise SettingsError("the collator's callback needs transformers: pip install 'unmask[transformers]'") from error
+
+if TYPE_CHECKING:
+    from unmask.collating.collator import MaskingCollator
+
+log = logging.getLogger("unmask")
+
+
+class EpochCallback(TrainerCallback):
+    """Tells a collator each epoch before its first batch is made, and looks at what is evaluated.
+
+    Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know. It is
+    asked once, where a resumed training begins.
+
+    Args:
+        collator: To be told.
+    """
+
+    def __init__(self, collator: MaskingCollator) -> None:
+        self._collator = collator
+        self._epoch: int | None = None
+        self._said = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A training begins, or goes on."""
+        self._epoch = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells the collator the epoch; progress is steps done of all steps."""
+        self._epoch = int((state.epoch or 0.0) + 1e-6) if self._epoch is None else self._epoch + 1
+        batches = max(1, state.max_steps) * args.gradient_accumulation_steps
+        progress = min(1.0, state.global_step / max(1, state.max_steps))
+        self._collator.set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        """Says once where rows of an evaluation have no fixed masks."""
+        dataset = getattr(eval_dataloader, "dataset", None)
+        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._collator.masker.settings.static:
+            return
+        self._said = True
+        log.warning(
+            "the masks of this evaluation change from epoch to epoch, and its loss with them: give the Trainer "
+            "eval_dataset=collator.fixed(eval_dataset)"
+        )

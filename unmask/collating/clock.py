@@ -1,0 +1,71 @@
+"""What time it is in the training, for collators that work in other processes than the training does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+log = logging.getLogger("unmask")
+
+
+class Clock:
+    """The epoch and the progress, in memory that a data loader's workers share.
+
+    It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
+    loader deals them out to its workers in turn, so each worker knows the number of its batch, and the progress is the
+    same for any number of workers, however far they work ahead.
+
+    The memory is a torch tensor: workers that are forked inherit it, and for workers that are spawned torch's own
+    pickling hands over the memory instead of a copy.
+    """
+
+    def __init__(self) -> None:
+        self._told = torch.zeros(4, dtype=torch.float64).share_memory_()  # times set, epoch, progress, that of a batch
+        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it was said
+        self._times_set = 0.0
+        self._batches = 0
+
+    def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
+        """Begins an epoch."""
+        times = float(self._told[0]) + 1.0
+        self._told.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
+
+    def next_batch(self) -> tuple[int, float]:
+        """Counts a batch; returns its epoch and its progress in [0, 1]."""
+        times, epoch, begin, a_batch = self._told.tolist()
+        if times != self._times_set:
+            self._times_set, self._batches = times, 0
+        worker = get_worker_info()
+        number = self._batches if worker is None else self._batches * worker.num_workers + worker.id
+        self._batches += 1
+        return int(epoch), min(1.0, begin + number * a_batch)
+
+    def watch(self, keys: Tensor) -> None:
+        """Says once in the log that the first row of all came again although nobody told an epoch.
+
+        Args:
+            keys: [B]: the content of rows.
+        """
+        if self._told[0] > 0 or self._first_key[1] or not len(keys):
+            return
+        if not self._first_key[0]:
+            self._first_key[0] = keys[0]
+        elif (keys == self._first_key[0]).any():
+            self._first_key[1] = 1
+            log.warning(
+                "a row came a second time, but the collator was told of no epoch, so its mask is the same: give the "
+                "Trainer callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks "
+                "that never change, say static=true in the masking settings"
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What plain pickling copied is shared again."""
+        self.__dict__.update(state)
+        for name in ("_told", "_first_key"):
+            tensor: Tensor = state[name]
+            if not tensor.is_shared():
+                tensor.share_memory_()

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+
+import torch
 
 from unmask.errors import DivergedError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import predicted_positions, summed_loss
+from unmask.model.loss import summed_loss
 from unmask.packing.rows import Rows
+from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """A loss in nats per target, and the number of targets."""
+
+    loss: float
+    count: int
 
 
 @dataclass(frozen=True)
@@ -24,15 +36,17 @@ class StepResult:
         predicted_tokens: How many were predicted.
         gradient_norm: Before clipping.
         micro_batches: Parts that it was computed in.
+        objectives: The losses of the other objectives, by name, without their weights.
     """
 
     loss: float
     predicted_tokens: int
     gradient_norm: float
     micro_batches: int = 1
+    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
 
 
-def training_step(
+def training_step(  # noqa: PLR0913  (what a step is made of)
     model: MaskedLM,
     optimizer: Optimizer,
     rows: Rows,
@@ -42,11 +56,13 @@ def training_step(
     step: int,
     dropout_seed: int | None = None,
     micro_rows: int | None = None,
+    objectives: Sequence[Objective] = (),
 ) -> StepResult:
-    """Predicts the masked tokens of a batch and updates the model.
+    """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
 
-    The loss is summed, and divided by the number of predicted tokens of the whole step, however many parts it is
-    computed in: means of parts with unequal numbers of targets must not be averaged.
+    Each loss is summed, and divided by the number of its targets in the whole step, however many parts it is computed
+    in: means of parts with unequal numbers of targets must not be averaged. What is minimised is the loss per
+    predicted token plus that of each other objective, times its weight.
 
     Args:
         model: On the device of the rows.
@@ -57,34 +73,51 @@ def training_step(
         step: Number of the step, for the error's text.
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
         micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
+        objectives: What is learned beside the masked tokens.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated.
     """
     parts = _parts(rows, masked, micro_rows or rows.shape[0])
-    positions = [predicted_positions(part.labels) for _, part in parts]  # waits for a GPU, as do loss and norm below
-    count = max(sum(map(len, positions)), 1)
-    loss = 0.0
-    for number, ((some_rows, part), positions_N) in enumerate(zip(parts, positions, strict=True)):
-        logits = model(
+    learned = (PREDICT_MASKED, *objectives)
+    targets = [
+        [each.targets(*part) for each in learned] for part in parts
+    ]  # waits for a GPU, as do loss and norm below
+    counts = [sum(map(len, of_parts)) for of_parts in zip(*targets, strict=True)]
+    losses = [0.0] * len(learned)
+    for number, ((some_rows, part), of_part) in enumerate(zip(parts, targets, strict=True)):
+        hidden_BSD = model.encoder(
             part.input_ids,
-            positions_N=positions_N,
             segment_ids_BS=some_rows.segment_ids,
             position_ids_BS=some_rows.position_ids,
+            token_type_ids_BS=some_rows.token_type_ids,
             dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
         )
-        loss_sum = summed_loss(logits, part.labels.flatten()[positions_N])
-        loss += loss_sum.item() / count
-        if not math.isfinite(loss):
+        total = torch.zeros((), device=hidden_BSD.device)
+        for index, (objective, target) in enumerate(zip(learned, of_part, strict=True)):
+            logits = objective.logits(model, hidden_BSD.flatten(0, 1), target)
+            summed, count = summed_loss(logits, target.classes_N), max(counts[index], 1)
+            losses[index] += summed.item() / count
+            total = total + objective.weight * (summed / count)
+        if not all(map(math.isfinite, losses)):
             optimizer.clear()
-            raise DivergedError(f"the loss of step {step} is {loss}")
-        (loss_sum / count).backward()
+            raise DivergedError(f"the loss of step {step} is {_shown(learned, losses)}")
+        total.backward()
     norm = optimizer.clip()
     if not math.isfinite(norm):
         optimizer.clear()
         raise DivergedError(f"the gradient of step {step} has the norm {norm}")
     optimizer.step(learning_rate_scale)
-    return StepResult(loss, sum(map(len, positions)), norm, len(parts))
+    means = {each.name: MeanLoss(loss, count) for each, loss, count in zip(learned, losses, counts, strict=True)}
+    masked_tokens = means.pop(PREDICT_MASKED.name)
+    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means)
+
+
+def _shown(learned: Sequence[Objective], losses: Sequence[float]) -> str:
+    """The loss, and where there are several, whose each is."""
+    if len(learned) == 1:
+        return str(losses[0])
+    return ", ".join(f"{loss} ({each.name})" for each, loss in zip(learned, losses, strict=True))
 
 
 def _parts(rows: Rows, masked: MaskedRows, size: int) -> list[tuple[Rows, MaskedRows]]:

@@ -54,7 +54,7 @@ class Recipe(Settings):
             if self.model.layout != "bert":
                 raise ValueError(
                     f"objectives.pairs: the layout {self.model.layout!r} has no place for a head that tells pairs "
-                    "apart; set model.layout to 'bert', or remove objectives.pairs"
+                    "apart; set model.layout to 'bert', or remove objectives.pairs (--set objectives.pairs=none)"
                 )
             if (self.model.type_vocab_size or 2) < 2:
                 raise ValueError(
@@ -63,7 +63,7 @@ class Recipe(Settings):
         if self.objectives.span_boundary is not None and not isinstance(self.masking.units, SpanUnits):
             raise ValueError(
                 f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
-                "'span', or remove objectives.span_boundary"
+                "'span', or remove objectives.span_boundary (--set objectives.span_boundary=none)"
             )
         return self
 

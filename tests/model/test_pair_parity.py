@@ -154,7 +154,7 @@ def test_what_is_saved_is_also_a_masked_language_model(
 
 def test_other_heads_change_nothing_of_what_the_encoder_draws(make_model: MakeModel) -> None:
     plain = MaskedLM(make_model(layout="bert").config)
-    rich = MaskedLM(make_model(layout="bert").config, pairs=True, boundary_length=4, num_labels=3)
+    rich = MaskedLM(make_model(layout="bert").config, pairs=True, boundary_length=4)
     for model in (plain, rich):
         initialise(model, seed=5)
     drawn = dict(rich.named_parameters())

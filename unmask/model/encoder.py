@@ -17,7 +17,6 @@ from unmask.model.block import Block
 from unmask.model.boundary_head import BoundaryHead
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
-from unmask.model.label_head import LabelHead
 from unmask.model.pair_head import PairHead
 from unmask.model.parts import Norm, dropout, rotary_table
 
@@ -158,7 +157,6 @@ class MaskedLM(nn.Module):
         config: Of the encoder.
         pairs: Whether pairs are told from each other.
         boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
-        num_labels: Classes of texts; None: they are not predicted.
 
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
@@ -171,7 +169,6 @@ class MaskedLM(nn.Module):
         *,
         pairs: bool = False,
         boundary_length: int | None = None,
-        num_labels: int | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -179,7 +176,6 @@ class MaskedLM(nn.Module):
         self.head = MLMHead(config)
         self.pair_head = PairHead(config) if pairs else None
         self.boundary_head = None if boundary_length is None else BoundaryHead(config, boundary_length)
-        self.label_head = None if num_labels is None else LabelHead(config, num_labels)
         self.kept_weights: dict[str, Tensor] = {}
 
     def forward(

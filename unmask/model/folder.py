@@ -26,8 +26,7 @@ from unmask.model.roberta_prelayernorm import ROBERTA_PRELAYERNORM
 log = logging.getLogger("unmask")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# Heads that a training has and a model folder does not; checkpoints hold them.
-_UNSAVED = {"boundary_head.": "span boundaries", "label_head.": "labels"}
+_UNSAVED = "boundary_head."  # a head that checkpoints hold and a model folder does not
 _CLASSIFIER = "cls.seq_relationship.weight"
 # A layout is named as transformers names it in `model_type`.
 LAYOUTS: dict[Layout, FolderLayout] = {
@@ -44,7 +43,7 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     Args:
         model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
             were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
-            `BertForPreTraining` too; heads that transformers has no place for are left out, and the log says so.
+            `BertForPreTraining` too; the head for span boundaries is left out, and the log says so.
         folder: Made where missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,11 +51,10 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     ours = {
         name: parameter.detach().to("cpu", torch.float32)
         for name, parameter in model.named_parameters()
-        if not name.startswith(tuple(_UNSAVED))
+        if not name.startswith(_UNSAVED)
     }
-    for prefix, what in _UNSAVED.items():
-        if getattr(model, prefix.removesuffix(".")) is not None:
-            log.info("the head for %s is not saved with the model, since transformers has no place for it", what)
+    if model.boundary_head is not None:
+        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
     weights = model.kept_weights | layout.names.to_transformers(ours)
     content = layout.write_config(model.config)
     if model.pair_head is not None or _CLASSIFIER in model.kept_weights:

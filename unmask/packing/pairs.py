@@ -12,6 +12,7 @@ as full as they were, every half is used exactly once, and no length tells which
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -90,19 +91,22 @@ def make_pairs(
         if fragment.length > 1
     }
     wrong = [index for index, item in cuttable.items() if item.bits < 0]  # the sign: half of all
-    segments = [Segment((fragment,)) for fragment in fragments]
-    for index, item in cuttable.items():
-        first, second = _cut(item.fragment, _draw(item.tails, item.bits))
-        swapped = kind == "sentence_order" and item.bits < 0
-        segments[index] = Segment((second, first), WRONG) if swapped else Segment((first, second), RIGHT)
+    segments: dict[int, Segment] = {}
     if kind == "next_sentence":
         for one, other in _exchanges(wrong, cuttable):
             tail = _draw(cuttable[one].tails & cuttable[other].tails, cuttable[one].bits)
             (first, second), (other_first, other_second) = (_cut(fragments[i], tail) for i in (one, other))
             segments[one] = Segment((first, other_second), WRONG)
             segments[other] = Segment((other_first, second), WRONG)
-    found = iter(segments)
-    return [[next(found) for _ in row] for row in rows]
+    for index in cuttable.keys() - segments.keys():
+        item = cuttable[index]
+        first, second = _cut(item.fragment, _draw(item.tails, item.bits))
+        turned = kind == "sentence_order" and item.bits < 0
+        segments[index] = Segment((second, first), WRONG) if turned else Segment((first, second), RIGHT)
+    numbered = enumerate(fragments)
+    return [
+        [segments.get(index) or Segment((fragment,)) for index, fragment in islice(numbered, len(row))] for row in rows
+    ]
 
 
 def _bits(fragments: list[Fragment], key: int, key_of_piece: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -133,7 +137,7 @@ def _draw(tails: int, bits: int) -> int:
 
 def _cut(fragment: Fragment, tail: int) -> tuple[Fragment, Fragment]:
     head = fragment.length - tail
-    return fragment._replace(length=head), Fragment(fragment.piece, fragment.start + head, tail)
+    return Fragment(fragment.piece, fragment.start, head), Fragment(fragment.piece, fragment.start + head, tail)
 
 
 def _exchanges(wrong: list[int], cuttable: dict[int, _Cuttable]) -> list[tuple[int, int]]:

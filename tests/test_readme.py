@@ -14,6 +14,8 @@ from tests.cli.test_cli import call
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
+ORDER = ("prepare", "pretrain", "fill", "masks", "evaluate", "audit")
+
 
 def commands() -> list[list[str]]:
     joined = README.replace("\\\n", " ")
@@ -29,7 +31,7 @@ def test_every_command_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     seen = set()
-    for command in sorted(commands(), key=lambda c: ("prepare", "pretrain", "fill", "masks", "evaluate").index(c[0])):
+    for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
         if command[0] == "pretrain":
             if "--minutes" in arguments:
@@ -38,7 +40,7 @@ def test_every_command_runs(
             arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
         call(*arguments)
         seen.add(command[0])
-    assert seen == {"pretrain", "prepare", "fill", "masks", "evaluate"}
+    assert seen == set(ORDER)
     assert len(commands()) >= 6
 
 

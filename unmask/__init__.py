@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
+    from unmask.pretraining.lexicon import lexicon_tables
     from unmask.pretraining.pretrain import Run, pretrain
 
 __version__ = "0.1.0"
-__all__ = ["MaskedRows", "Masker", "Model", "Run", "load", "pretrain"]
+__all__ = ["MaskedRows", "Masker", "Model", "Run", "lexicon_tables", "load", "pretrain"]
 
 _WHERE = {
     "MaskedRows": "unmask.masking.engine",
     "Masker": "unmask.masking.engine",
     "Model": "unmask.inference.model",
     "Run": "unmask.pretraining.pretrain",
+    "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",
 }

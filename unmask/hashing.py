@@ -61,3 +61,26 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
     """The numbers 0 to `size` - 1 in an order that depends on the key alone."""
     counters = np.arange(size, dtype=np.int64) * np.int64(GOLDEN) + np.int64(mix_ints(*key))
     return np.argsort(mix(counters), kind="stable")
+
+
+def token_in_word(input_ids: Words, place: Words) -> Words:
+    """A token's share in the hash of its word, which is the sum over the word's tokens.
+
+    Args:
+        input_ids: int64, any shape.
+        place: int64, the same shape: which token of its word it is, counted from 0.
+    """
+    return mix(mix(input_ids + 1) + place * GOLDEN)
+
+
+def longer(sequence: Words, mixed_word: Words) -> Words:
+    """The hash of some words and one more behind them. That of a single word is the word's own.
+
+    With 64 bits, two of a million sequences get the same hash with a probability below one in ten million; then one of
+    them is taken for the other, and nothing worse happens.
+
+    Args:
+        sequence: int64, any shape: hashes of sequences of words.
+        mixed_word: int64, the same shape: hashes of the words that follow, each through `mix`.
+    """
+    return mix(sequence + GOLDEN) + mixed_word

@@ -114,7 +114,9 @@ def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore
     code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")
     assert code == 0
     shown = json.loads(out)["strategies"]
-    assert [s["name"] for s in shown] == list(STRATEGIES)
+    assert [s["name"] for s in shown] == ["random", "whole_word", "span", "pmi", "frequency", "mixture"]
+    for name in STRATEGIES.keys() - {s["name"] for s in shown}:
+        assert f"{name}  not shown: weights of kind" in err, "what a text alone does not tell is said"
     for strategy in shown:
         tokens, targets = strategy["tokens"], strategy["targets"]
         assert len(tokens) == len(strategy["input_tokens"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
 from unmask.hashing import mix
+from unmask.lexicon.lexicon import Lexicon
 from unmask.masking.engine import Masker
+from unmask.masking.hash_set import HashSet
+from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -42,7 +47,53 @@ def make_rows(
 
 def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
     """A masker of any strategy, with all tables that one may need."""
-    return Masker.from_tokenizer(tokenizer, **({"frequencies": frequencies_of(tokenizer)} | options))  # type: ignore[arg-type]
+    return Masker.from_tokenizer(tokenizer, **({"tables": tables_of(tokenizer)} | options))  # type: ignore[arg-type]
+
+
+def tables_of(tokenizer: Tokenizer) -> Tables:
+    """Every table, with made-up content."""
+    size = tokenizer.vocab_size
+    generator = torch.Generator().manual_seed(9)
+    frequencies = torch.from_numpy(frequencies_of(tokenizer))
+    names = ("loss", "accuracy", "attention", "anchors")
+    scores = {name: torch.rand(size, generator=generator) + 0.1 for name in names}
+    scores["embedding"] = torch.randn(size, 8, generator=generator)
+    return Tables(
+        size,
+        frequencies,
+        documents_V=frequencies.clamp(max=500),
+        num_documents=600,
+        scores=Scores(1, scores),
+        collocations=_some_collocations(tokenizer),
+    )
+
+
+@functools.cache
+def _some_collocations(tokenizer: Tokenizer) -> HashSet:
+    """A third of all pairs of one-token words, and many triples: random rows hold them."""
+    ids = [int(id_) for id_ in np.flatnonzero(tokenizer.ordinary)]
+    pairs = {((a,), (b,)) for a in ids for b in ids if (a + b) % 3 == 0}
+    few = [id_ for id_ in ids if id_ % 8 == 0]
+    return collocation_set(pairs | {((a,), (b,), (c,)) for a in few for b in few for c in few})
+
+
+def collocation_set(collocations: set[tuple[tuple[int, ...], ...]]) -> HashSet:
+    """Hashes of collocations, which are words, which are tokens."""
+    entries = sorted(collocations)
+    words = [word for entry in entries for word in entry]
+    num_words = [len(entry) for entry in entries]
+    starts = [place == 0 for word in words for place in range(len(word))]
+    lexicon = Lexicon(
+        input_ids=np.array([id_ for word in words for id_ in word], dtype=np.int32),
+        word_starts=np.array(starts, dtype=np.uint8),
+        lengths=np.array([sum(map(len, entry)) for entry in entries], dtype=np.int32),
+        pmi=np.zeros(len(entries), dtype=np.float32),
+        counts=np.zeros(len(entries), dtype=np.int64),
+        informativeness=np.zeros(0, dtype=np.float32),
+        facts={},
+    )
+    assert lexicon.num_words.tolist() == num_words
+    return HashSet.of(torch.from_numpy(lexicon.hashes()))
 
 
 def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:

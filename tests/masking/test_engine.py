@@ -139,7 +139,7 @@ def test_rows_that_cannot_be_masked(tokenizer: Tokenizer, rows: object, message:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "spam"}, "masking: unknown strategy 'spam'; known are random, whole_word, span, frequency"),
+        ({"strategy": "spam"}, "masking: unknown strategy 'spam'; known are random, whole_word, span, pmi, frequency"),
         ({"rate": 1.5}, r"masking: rate.* = 1.5"),
         ({"replacement": (0.8, 0.1, 0.2)}, "must add up to 1, not 1.1"),
         ({"random_from": "unigram"}, "needs the frequency of each of the"),

@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
+from unmask.errors import SettingsError
 from unmask.hashing import mix
 from unmask.masking.engine import Masker
+from unmask.masking.flat import flatten, partition
 from unmask.masking.keys import POINT, _log2_exponential, fixed_log2, weighted_keys
+from unmask.masking.scored import CentralityWeights, TfIdfWeights, _counts_in_segment
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Scores, Tables
+from unmask.masking.units import WordUnits
 from unmask.masking.weights import FrequencyWeights
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -85,3 +91,65 @@ def test_the_floor_bounds_the_preference(tokenizer: Tokenizer) -> None:
         for weights in (FrequencyWeights(exponent=-2.0, floor=10**6), FrequencyWeights(exponent=0.0))
     ]
     assert torch.equal(masks[0].labels, masks[1].labels)
+
+
+def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
+    """Counts in the segment, and rarity, multiplied; a word has the largest of its tokens."""
+    rows = make_rows(tokenizer, 1, [6])
+    ids = [20, 21, 20, 22, 20, 23]
+    rows.input_ids[0, 1:7] = torch.tensor(ids)
+    rows.word_starts[0, 1:7] = torch.tensor([True, True, True, True, True, False])
+    flat = flatten(rows, 0)
+    documents = torch.full((tokenizer.vocab_size,), 3)
+    documents[20], documents[21], documents[23] = 900, 10, 1
+    tables = Tables(tokenizer.vocab_size, documents_V=documents, num_documents=1000)
+    weights = TfIdfWeights()
+    units = partition(flat, WordUnits().starts(flat, tables))
+    found = (_log2_exponential(flat.bits_T) - weights.keys(flat, units, tables) + (1 << 30)).double() / 2**POINT
+
+    def log2_of(token: int, count: int) -> float:
+        return float(np.log2(count) + np.log2(-np.log2((float(documents[token]) + 1) / 1002)))
+
+    expected = [log2_of(20, 3), log2_of(21, 1), log2_of(20, 3), log2_of(22, 1), max(log2_of(20, 3), log2_of(23, 1))]
+    assert found[1:6].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_counts_stay_within_a_segment(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 30, [12, 25])
+    found = _counts_in_segment(flatten(rows, 0)).view(rows.shape)
+    for r in range(30):
+        for number in (0, 1):
+            inside = rows.segment_ids[r] == number
+            ids = rows.input_ids[r][inside].tolist()
+            assert found[r][inside].tolist() == [ids.count(i) for i in ids]
+
+
+def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) -> None:
+    """Three words point the same way and one the other: it is drawn last, or first with a negative strength."""
+    rows = make_rows(tokenizer, 400, [4], mean_word=1.0)
+    rows.input_ids[:, 1:5] = torch.tensor([20, 21, 22, 23])
+    rows.word_starts[:, 1:5] = True
+    table = torch.zeros(tokenizer.vocab_size, 3)
+    table[20:23] = torch.tensor([1.0, 0.1, 0.0])
+    table[23] = torch.tensor([-1.0, 0.1, 0.0])
+    for strength, rare in ((12.0, True), (-12.0, False)):
+        settings = masker_of(tokenizer, rate=0.25).settings
+        weights = CentralityWeights(strength=strength)
+        masker = Masker(settings.model_copy(update={"units": WordUnits(), "weights": weights}), tokenizer)
+        chosen = masker(rows, scores=Scores(1, {"embedding": table})).labels >= 0
+        share = float(chosen[:, 4].double().mean())
+        assert share < 0.02 if rare else share > 0.98
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("loss", "weights of kind loss needs the score 'loss', which a model makes as it trains"),
+        ("centrality", "weights of kind centrality needs the score 'embedding'"),
+        ("tfidf", "weights of kind tfidf needs the number of documents in which each of the 200 ids stands"),
+    ],
+)
+def test_a_table_that_is_missing_is_named(tokenizer: Tokenizer, kind: str, message: str) -> None:
+    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}})
+    with pytest.raises(SettingsError, match=message):
+        Masker(settings, tokenizer)(make_rows(tokenizer, 2, [5]))

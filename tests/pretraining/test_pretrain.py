@@ -15,6 +15,7 @@ import unmask
 from tests.conftest import SMALL, make_text
 from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
 from unmask.evaluation.held_out import HeldOutSet
+from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.metrics import read_metrics
 from unmask.training.checkpoint import list_checkpoints
 
@@ -164,11 +165,22 @@ def test_prepared_shards_are_used_as_they_are(data_folder: Path, tmp_path: Path)
     assert run.summary["vocab_size"] == 200
 
 
-@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_trains(data_folder: Path, tmp_path: Path, strategy: str) -> None:
-    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy=strategy, settings=SMALL)
-    assert run.summary["steps"] == 2
+    settings = (*SMALL, "masking.refresh_steps=2")
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, strategy=strategy, settings=settings)
+    assert run.summary["steps"] == 3
     assert f'strategy = "{strategy}"' in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors"])
+def test_weights_without_a_name_train(data_folder: Path, tmp_path: Path, kind: str) -> None:
+    settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}", "masking.refresh_steps=1"]
+    if kind == "anchors":
+        settings.append(f"masking.weights.background={data_folder}")
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, settings=settings)
+    assert run.summary["steps"] == 3
+    assert (list_checkpoints(run.folder / "checkpoints")[-1] / "scores.safetensors").is_file()
 
 
 def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> None:
@@ -239,6 +251,33 @@ def test_a_mistake_leaves_the_folder_free_for_the_next_try(
     assert not out.exists() or not list(out.iterdir())
 
 
+def test_parts_of_a_preparation_outlive_its_failure(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for a while: the folder is no run, the parts are kept, and the next try uses them."""
+    from unmask.tokens import work
+
+    save, calls = work.ShardWriter.save, []
+
+    def full(self: work.ShardWriter) -> object:
+        calls.append(self.name)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        return save(self)
+
+    monkeypatch.setattr(work.ShardWriter, "save", full)
+    monkeypatch.setattr("unmask.tokens.jobs.SMALLEST_JOB_BYTES", 4096)
+    monkeypatch.setattr("unmask.tokens.prepare.usable_cores", lambda: 1)  # the work is done in this process
+    with pytest.raises(DataError, match="No space left on device"):
+        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    monkeypatch.setattr(work.ShardWriter, "save", save)
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+    kept = sorted(path.name for path in (tmp_path / "run" / "data" / "parts").iterdir())
+    assert kept
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    assert run.summary["steps"] == 1
+
+
 def test_a_mistake_in_overwriting_loses_nothing(data_folder: Path, tmp_path: Path) -> None:
     unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL)
     with pytest.raises(CorpusError, match="no such file"):
@@ -259,13 +298,13 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
 ) -> None:
     from unmask.training import step as step_module
 
-    real, calls = step_module.summed_loss, []
+    real, calls = step_module.token_losses, []
 
     def breaks(*args: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         return real(*args) * (float("inf") if len(calls) == 5 else 1.0)
 
-    monkeypatch.setattr(step_module, "summed_loss", breaks)
+    monkeypatch.setattr(step_module, "token_losses", breaks)
     with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the last good checkpoint is .*step-00000004"):
         unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
     run = unmask.pretrain(out=tmp_path, resume=True)

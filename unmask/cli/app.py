@@ -51,7 +51,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     recipe: Annotated[
         str | None, typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny]")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word or span.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Masking: random, whole_word, span, pmi or frequency.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
     ] = None,
@@ -149,12 +149,40 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
 
 
 @app.command()
+def lexicon(
+    data: Annotated[Path, typer.Argument(help="Folder that unmask prepare has made.")],
+    out: Annotated[Path, typer.Option(help="File of the lexicon, such as lexicon.safetensors.")] = ...,  # type: ignore[assignment]
+    size: Annotated[
+        int | None, typer.Option(help="Most collocations. [default: one for 256 words of text, at most 800,000]")
+    ] = None,
+    min_count: Annotated[int, typer.Option(help="Collocations stand in the text more often than this.")] = 10,
+    max_words: Annotated[int, typer.Option(help="Words of the longest, up to 5.")] = 5,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the collocations of prepared text, for masking them as a whole (--strategy pmi).
+
+    Example: unmask lexicon data/mine --out mine.lexicon
+    """
+    from unmask.cli.lexicon import run_lexicon
+
+    options = {"size": size, "min_count": min_count, "max_words": max_words}
+    result = run_lexicon(data, out, options=options, overwrite=overwrite)
+    if as_json:
+        print_json(result)
+
+
+@app.command()
 def masks(
     text: Annotated[str, typer.Argument(help="A text to mask.")],
     strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: all]")] = None,
     rate: Annotated[float, typer.Option(help="Expected share of masked tokens.")] = 0.15,
     tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed, other masks.")] = 0,
+    lexicon_file: Annotated[
+        Path | None,
+        typer.Option("--lexicon", help="For pmi, what unmask lexicon has made. [default: one of Tiny Shakespeare]"),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what each strategy would mask, in colour.
@@ -163,7 +191,7 @@ def masks(
     """
     from unmask.cli.masks import show_masks
 
-    result = show_masks(text, strategy=strategy, rate=rate, tokenizer=tokenizer, seed=seed)
+    result = show_masks(text, strategy=strategy, rate=rate, tokenizer=tokenizer, seed=seed, lexicon=lexicon_file)
     if as_json:
         print_json(result)
 
@@ -202,6 +230,31 @@ def evaluate(
     result = run_evaluate(model, data, rates)
     if as_json:
         print_json(result)
+
+
+@app.command()
+def audit(
+    data: Annotated[list[str], typer.Argument(help="A prepared folder, or files, folders or patterns of text.")],
+    recipe: Annotated[str | None, typer.Option(help="Whose masking is audited. [default: every strategy]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: every strategy]")] = None,
+    settings: Settings = None,
+    max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are masked.")] = 500_000,
+    out: Annotated[Path | None, typer.Option(help="An HTML file with plots.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Mask a text as a training would, and check rates, shares and special tokens. Exit code 1 where a promise breaks.
+
+    Example: unmask audit data/mine --recipe tiny --out audit.html
+    """
+    from unmask.cli.audit import run_audit
+    from unmask.recipe.recipe import DEFAULT, load_recipe
+
+    loaded = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=tuple(settings or ()))
+    result = run_audit(data, loaded, every_strategy=recipe is None and strategy is None, max_tokens=max_tokens, out=out)
+    if as_json:
+        print_json(result)
+    if not result["passed"]:
+        sys.exit(1)
 
 
 @app.command()

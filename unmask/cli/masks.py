@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from rich.text import Text
 
 from unmask.cli.progress import console
-from unmask.errors import SettingsError
+from unmask.errors import DataError, SettingsError
+from unmask.lexicon.build import build_lexicon
+from unmask.lexicon.lexicon import load_lexicon
+from unmask.lexicon.settings import LexiconSettings
 from unmask.masking.engine import Masker
 from unmask.masking.settings import STRATEGIES
+from unmask.masking.tables import Tables
 from unmask.pretraining.claim import packaged_corpus
+from unmask.pretraining.lexicon import with_lexicon
+from unmask.tokens.shards import TokenChunk
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
 
 SHOWN_VOCABULARY = 4096
 
 
-def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path | None, seed: int) -> dict[str, Any]:
+def show_masks(
+    text: str,
+    *,
+    strategy: str | None,
+    rate: float,
+    tokenizer: Path | None,
+    seed: int,
+    lexicon: Path | None = None,
+) -> dict[str, Any]:
     """Masks a text by one strategy or all, and prints it.
 
-    Without a tokenizer, one is trained on the packaged corpus and the text; frequencies are those of the same.
+    Without a tokenizer, one is trained on the packaged corpus and the text; frequencies, and collocations where no
+    lexicon is given, are those of the same.
 
     Raises:
         UnmaskError: The strategy or the rate is off, the text is empty, or the tokenizer cannot be used.
@@ -39,11 +55,17 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
         ready = load_tokenizer(tokenizer)
     cls, sep = ([] if id_ is None else [id_] for id_ in (ready.special.cls, ready.special.sep))
     ids = [*cls, *ready.encode_corpus([text])[0].input_ids.tolist(), *sep]
-    frequencies = _frequencies(ready, corpus if ready.special.unk is not None else [text])
+    tables = _tables(ready, corpus if ready.special.unk is not None else [text], lexicon)
     shown = []
     for name in [strategy] if strategy is not None else list(STRATEGIES):
-        masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed, frequencies=frequencies)
-        masked = masker([ids])
+        masker = Masker.from_tokenizer(ready, strategy=name, rate=rate, seed=seed, tables=tables)
+        try:
+            masked = masker([ids])
+        except (SettingsError, DataError) as error:
+            if strategy is not None:
+                raise
+            out.print(f"{name:>12}  not shown: {error}", style="dim", markup=False, soft_wrap=True)
+            continue
         seen, targets = masked.input_ids[0].tolist(), (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
         out.print(_coloured(name, ready, ids, seen, set(targets)), soft_wrap=not out.is_terminal)
         shown.append(
@@ -60,9 +82,26 @@ def show_masks(text: str, *, strategy: str | None, rate: float, tokenizer: Path 
     return {"strategies": shown}
 
 
-def _frequencies(tokenizer: Tokenizer, corpus: list[str]) -> NDArray[np.int64]:
-    ids = np.concatenate([encoded.input_ids for encoded in tokenizer.encode_corpus(corpus)])
-    return np.bincount(ids, minlength=tokenizer.vocab_size)
+def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: Path | None) -> Tables:
+    """What masking may know beside the text: frequencies, collocations, informativeness."""
+    encoded, lengths = tokenizer.encode_joined(corpus)
+    frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
+    tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
+    if lexicon is not None:
+        found = load_lexicon(lexicon)
+        found.check_tokenizer(tokenizer, name=str(lexicon))
+        return with_lexicon(tables, found)
+    chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        made = build_lexicon(
+            lambda: iter([chunk]),
+            tokenizer,
+            LexiconSettings(),
+            frequencies=frequencies,
+            data_sha256="",
+            scratch=Path(scratch),
+        )
+    return with_lexicon(tables, made)
 
 
 def _coloured(name: str, tokenizer: Tokenizer, ids: list[int], seen: list[int], targets: set[int]) -> Text:

@@ -13,7 +13,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import summed_loss
+from unmask.model.loss import token_losses
 from unmask.packing.pairs import PairKind
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
@@ -82,7 +82,7 @@ class ObjectiveSet:
             for objective in self.objectives:
                 targets = objective.targets(rows, masked)
                 logits = objective.logits(model, hidden_BSD.flatten(0, 1), targets)
-                losses[objective.name] += float(summed_loss(logits, targets.classes_N))
+                losses[objective.name] += float(token_losses(logits, targets.classes_N).sum())
                 right[objective.name] += float((logits.argmax(-1) == targets.classes_N).sum())
                 counts[objective.name] += len(targets)
         model.train(was_training)

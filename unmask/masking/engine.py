@@ -27,7 +27,7 @@ from unmask.masking.plain import rows_from_ids
 from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
 from unmask.masking.schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
 from unmask.masking.settings import MaskingSettings, MixtureUnits
-from unmask.masking.tables import Tables
+from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer, as_tokenizer
@@ -119,7 +119,7 @@ class Masker:
         self.seed = seed
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
-        self._on_device: dict[torch.device, Tables] = {}
+        self._on_device: dict[torch.device, Tables] = {}  # with the latest scores
         counts = uniform_counts(tokenizer.ordinary)
         if settings.replacement.random_from == "unigram":
             counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
@@ -136,6 +136,7 @@ class Masker:
         random_from: str = "uniform",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
     ) -> Masker:
         """Makes a masker for a tokenizer.
 
@@ -147,6 +148,7 @@ class Masker:
             random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram`.
+            tables: These and others, in place of `frequencies`.
 
         Raises:
             SettingsError: A value is unknown or out of range.
@@ -162,15 +164,24 @@ class Masker:
             where="masking",
         )
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
-        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts)
+        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts, tables=tables)
 
-    def _tables_on(self, device: torch.device) -> Tables:
-        if device not in self._on_device:
-            self._on_device[device] = self.tables.to(device)
-        return self._on_device[device]
+    def _tables_on(self, device: torch.device, scores: Scores | None) -> Tables:
+        """The tables on a device; those of other scores are made when they are first seen."""
+        wanted = scores or self.tables.scores
+        held = self._on_device.get(device)
+        if held is None or _version(held.scores) != _version(wanted):
+            held = self.tables.with_scores(wanted).to(device)
+            self._on_device[device] = held
+        return held
 
     def __call__(
-        self, rows: Rows | Tensor | Sequence[Sequence[int]], *, epoch: int = 0, progress: float = 0.0
+        self,
+        rows: Rows | Tensor | Sequence[Sequence[int]],
+        *,
+        epoch: int = 0,
+        progress: float = 0.0,
+        scores: Scores | None = None,
     ) -> MaskedRows:
         """Masks a batch. The rows are unchanged.
 
@@ -179,6 +190,7 @@ class Masker:
                 padded [B, S] integer tensor.
             epoch: Masks of different epochs are independent, unless the settings say `static`.
             progress: Of the training, in [0, 1], for the rate's schedule.
+            scores: What a model made of the vocabulary, for strategies that follow one; None: none yet.
 
         Raises:
             SettingsError: Ids lie outside the vocabulary, or the progress outside [0, 1].
@@ -189,7 +201,7 @@ class Masker:
         settings = self.settings
         key = mix_ints(self.seed, 0 if settings.static else epoch, _MASK)
         flat = flatten(batch, key)
-        tables = self._tables_on(batch.input_ids.device)
+        tables = self._tables_on(batch.input_ids.device, scores)
         per_unit: bool | Tensor
         if isinstance(settings.units, MixtureUnits):
             units, keys_T, per_unit = draw_mixture(settings.units, flat, tables, seed=self.seed, progress=progress)
@@ -229,3 +241,7 @@ class Masker:
             bits_T = mix(flat.bits_T[flat.segment_begin_T] + mix_ints(_RATE))
             return sampled_rates(rate, bits_T, RATE_BITS)
         return rate_at(rate, progress)
+
+
+def _version(scores: Scores | None) -> int | None:
+    return None if scores is None else scores.version

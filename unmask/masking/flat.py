@@ -28,6 +28,7 @@ class FlatRows:
             segments here, so that a text is masked alike whatever stands beside it.
         segment_begin_T: int64: place in the line at which the token's segment begins.
         bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
+        width: Positions of a row, which no segment exceeds.
         annotations: By name, int64 [T]: columns of the prepared data, as `unmask.packing.rows` describes them.
     """
 
@@ -37,6 +38,7 @@ class FlatRows:
     segment_T: Tensor
     segment_begin_T: Tensor
     bits_T: Tensor
+    width: int
     annotations: Mapping[str, Tensor]
 
     def annotation(self, name: str, wanted_by: str) -> Tensor:
@@ -102,6 +104,7 @@ def flatten(rows: Rows, key: int) -> FlatRows:
         segment_T=torch.cumsum(begins_T, 0),
         segment_begin_T=segment_begin_T,
         bits_T=mix(counters_T),
+        width=length,
         annotations={name: column.reshape(-1) for name, column in rows.annotations.items()},
     )
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.replacement import Replacement, Share
 from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, UniformRate
+from unmask.masking.scored import CentralityWeights, LossWeights, TfIdfWeights
 from unmask.masking.units import PlainUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings
@@ -16,7 +18,11 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
+    "pmi": {"units": CollocationUnits(), "weights": UniformWeights()},
     "frequency": {"units": WordUnits(), "weights": FrequencyWeights()},
+    "adaptive": {"units": WordUnits(), "weights": LossWeights()},
+    "contextual": {"units": WordUnits(), "weights": TfIdfWeights()},
+    "semantic": {"units": WordUnits(), "weights": CentralityWeights()},
 }
 
 
@@ -94,6 +100,7 @@ class MaskingSettings(Settings):
         least_one: Whether each document piece has at least one target; this bends the rate of very short ones.
         replacement: What stands at the chosen tokens.
         static: Whether the masks are the same in every epoch.
+        refresh_steps: Steps after which scores that a model makes for the weights are made anew.
     """
 
     strategy: str | None = None
@@ -104,6 +111,7 @@ class MaskingSettings(Settings):
     least_one: bool = False
     replacement: Replacement = Replacement()
     static: bool = False
+    refresh_steps: Annotated[int, Field(ge=1)] = 200
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +130,13 @@ class MaskingSettings(Settings):
                     "that stands there unchanged would be predicted from itself"
                 )
         return self
+
+
+def all_weights(settings: MaskingSettings) -> list[Settings]:
+    """The weights of a strategy, or of all parts of a mixture."""
+    if isinstance(settings.units, MixtureUnits):
+        return [part.weights for part in settings.units.parts]
+    return [settings.weights]
 
 
 def _least(rate: float | ScheduledRate | SampledRate) -> float:

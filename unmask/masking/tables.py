@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.masking.hash_set import HashSet
+
+_LEXICON = "make it with `unmask lexicon DATA --out F`, and give the masker tables=unmask.lexicon_tables(F, tokenizer)"
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Scores:
 
     Attributes:
         version: The step that they were made at.
-        tables: By name, float32 [V] or [V, D].
+        tables: By name, float32 [V] or [V, D]; none before the first were made.
     """
 
     version: int
@@ -37,6 +40,8 @@ class Tables:
         documents_V: int64: in how many documents each id stands.
         num_documents: How many documents there are.
         scores: What a model made of the vocabulary.
+        collocations: Hashes of a lexicon's collocations (`unmask.hashing.longer`).
+        informativeness_V: float: how much each token tells of its neighbours; from a lexicon.
     """
 
     vocab_size: int
@@ -44,6 +49,8 @@ class Tables:
     documents_V: Tensor | None = None
     num_documents: int = 0
     scores: Scores | None = None
+    collocations: HashSet | None = None
+    informativeness_V: Tensor | None = None
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def frequencies(self, wanted_by: str) -> Tensor:
@@ -59,6 +66,24 @@ class Tables:
             )
         return self.frequencies_V
 
+    def documents(self, wanted_by: str) -> tuple[Tensor, int]:
+        """In how many documents each id stands, and how many there are.
+
+        Raises:
+            SettingsError: This is not known.
+        """
+        if self.documents_V is None or len(self.documents_V) != self.vocab_size:
+            raise SettingsError(
+                f"{wanted_by} needs the number of documents in which each of the {self.vocab_size} ids stands "
+                "(training counts them in prepared data)"
+            )
+        return self.documents_V, self.num_documents
+
+    @property
+    def has_no_scores_yet(self) -> bool:
+        """Whether a model has been asked for scores and has none so far: not an error, but equal weights."""
+        return self.scores is not None and not self.scores.tables
+
     def score(self, name: str, wanted_by: str) -> Tensor:
         """A score of the vocabulary.
 
@@ -66,8 +91,28 @@ class Tables:
             SettingsError: There is none.
         """
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{wanted_by} needs the score {name!r} of a model, which the training loop makes")
+            raise SettingsError(f"{wanted_by} needs the score {name!r}, which a model makes as it trains")
         return self.scores.tables[name]
+
+    def collocation_hashes(self, wanted_by: str) -> HashSet:
+        """The hashes of a lexicon's collocations.
+
+        Raises:
+            SettingsError: There is no lexicon.
+        """
+        if self.collocations is None:
+            raise SettingsError(f"{wanted_by} need a lexicon of collocations; {_LEXICON}")
+        return self.collocations
+
+    def informativeness(self, wanted_by: str) -> Tensor:
+        """How much each token tells of its neighbours.
+
+        Raises:
+            SettingsError: There is no lexicon, or it is of another vocabulary.
+        """
+        if self.informativeness_V is None or len(self.informativeness_V) != self.vocab_size:
+            raise SettingsError(f"{wanted_by} need how informative each of the {self.vocab_size} ids is; {_LEXICON}")
+        return self.informativeness_V
 
     def derived(self, name: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """A table that follows from these, made once."""
@@ -93,5 +138,7 @@ class Tables:
             frequencies_V=move(self.frequencies_V),
             documents_V=move(self.documents_V),
             scores=scores,
+            collocations=None if self.collocations is None else self.collocations.to(device),
+            informativeness_V=move(self.informativeness_V),
             _derived={name: table.to(device) for name, table in self._derived.items()},
         )

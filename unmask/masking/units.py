@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
@@ -115,4 +116,4 @@ class SpanUnits(Settings):
         return word_T & begins_W[before_T]
 
 
-PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits, Field(discriminator="kind")]
+PlainUnits = Annotated[TokenUnits | WordUnits | SpanUnits | CollocationUnits, Field(discriminator="kind")]

@@ -15,7 +15,16 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.informative import InformativeWeights
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.scored import (
+    AccuracyWeights,
+    AnchorWeights,
+    AttentionWeights,
+    CentralityWeights,
+    LossWeights,
+    TfIdfWeights,
+)
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -70,4 +79,15 @@ class FrequencyWeights(Settings):
         return fixed_log2(counts_V.double().pow(-abs(self.exponent)))
 
 
-AnyWeights = Annotated[UniformWeights | FrequencyWeights, Field(discriminator="kind")]
+AnyWeights = Annotated[
+    UniformWeights
+    | FrequencyWeights
+    | InformativeWeights
+    | LossWeights
+    | AccuracyWeights
+    | AttentionWeights
+    | AnchorWeights
+    | TfIdfWeights
+    | CentralityWeights,
+    Field(discriminator="kind"),
+]

@@ -15,9 +15,9 @@ def predicted_positions(labels: Tensor) -> Tensor:
     return torch.nonzero(labels.flatten() >= 0).squeeze(1)
 
 
-def summed_loss(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-    """Sum of the cross-entropies in nats, in float32; 0 where nothing is predicted.
+def token_losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    """The cross-entropy of each prediction in nats, in float32: [N].
 
-    The sum, not the mean: means of unequal batches must not be averaged.
+    They are summed, not averaged, by whoever needs one number: means of unequal batches must not be averaged.
     """
-    return functional.cross_entropy(logits_NV.float(), targets_N, reduction="sum")
+    return functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")

@@ -130,12 +130,16 @@ class Attention(nn.Module):
         Returns:
             [B, S, D].
         """
+        mixed_BHSK = attend(*self.project(x_BSD, rotary), bias_B1SS)
+        return self.out(mixed_BHSK.transpose(1, 2).reshape(x_BSD.shape))
+
+    def project(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: each [B, H, S, K]. Arguments as for `forward`."""
         num_rows, length, hidden = x_BSD.shape
         qkv = self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
         query_key = qkv[:, :, :2] if rotary is None else rotate(qkv[:, :, :2], *rotary)
         query, key = (query_key[:, :, i].transpose(1, 2) for i in (0, 1))
-        mixed_BHSK = attend(query, key, qkv[:, :, 2].transpose(1, 2), bias_B1SS)
-        return self.out(mixed_BHSK.transpose(1, 2).reshape(num_rows, length, hidden))
+        return query, key, qkv[:, :, 2].transpose(1, 2)
 
 
 def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 recipe.toml      every setting; a folder with it holds a run
 sources.json     the files that the text comes from
+lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
 data/            prepared shards, unless the run was given a prepared folder
 checkpoints/     the latest states
 metrics.jsonl    a line every few steps and at every evaluation
@@ -29,6 +30,7 @@ class RunFolder:
         self.sources = root / "sources.json"
         self.stdin = root / "stdin.txt"
         self.data = root / "data"
+        self.lexicon = root / "lexicon.safetensors"
         self.checkpoints = root / "checkpoints"
         self.metrics = root / "metrics.jsonl"
         self.tensorboard = root / "tensorboard"
@@ -42,17 +44,29 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.recipe.is_file()
 
-    def clear(self) -> None:
+    def clear(self, *, keep_data: bool = False) -> None:
         """Removes the run's files, the one that makes it a run last; others in its folder stay.
+
+        Args:
+            keep_data: Whether prepared shards, whole or in part, stay.
 
         Raises:
             RunError: A file cannot be removed.
         """
         try:
-            for path in (self.data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
+            data = () if keep_data else (self.data,)
+            for path in (*data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
                 if path.is_dir():
                     shutil.rmtree(path)
-            for path in (self.summary, self.report, self.predictions, self.metrics, self.stdin, self.sources):
+            for path in (
+                self.summary,
+                self.report,
+                self.predictions,
+                self.metrics,
+                self.lexicon,
+                self.stdin,
+                self.sources,
+            ):
                 path.unlink(missing_ok=True)
             for path in (*self.root.glob("*.partial"), self.recipe):
                 path.unlink(missing_ok=True)

@@ -11,13 +11,17 @@ from typing import Any
 from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
 from unmask.inference.model import Model, load
+from unmask.lexicon.lexicon import load_lexicon
 from unmask.pretraining.claim import claim_recipe, claim_sources, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
 from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
+from unmask.pretraining.lexicon import named_lexicon
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
+from unmask.recipe.recipe import Recipe
+from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.tokenizer import load_tokenizer
 
 
@@ -99,6 +103,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         goes_on = resume and RunFolder(Path(out)).holds_run
         wanted = None if goes_on and request.is_empty else request.load()
         _check_before(paths, tokenizer, Path(out), overwrite=overwrite)
+        if wanted is not None:
+            _check_lexicon(wanted, Path(out), overwrite=overwrite)
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run
         sources = claim_sources(folder, paths)
@@ -107,11 +113,20 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             data = obtain_data(sources, folder.data, resolved, reporter)
             sitting = Sitting(folder, resolved, data, reporter, interruption)
         except UnmaskError:
-            if begins:  # nothing was made, and the next try shall not be told that a run is there
-                folder.clear()
+            if begins:  # no run was made, and the next try shall not be told that one is there
+                # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
+                folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
         summary = sitting.run()
     return Run(folder.root, summary)
+
+
+def _check_lexicon(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
+    """Finds out before a long preparation that a lexicon is missing or damaged."""
+    if (path := named_lexicon(wanted.masking)) is not None:
+        load_lexicon(path)
+        if overwrite and path.resolve().is_relative_to(out.resolve()):
+            raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")
 
 
 def _check_before(

@@ -11,7 +11,9 @@ from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.following import masking_tables, score_board
 from unmask.pretraining.interrupt import Interrupted, Interruption
+from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
@@ -52,7 +54,12 @@ class Sitting:
         self.folder, self.recipe, self.data = folder, recipe, data
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
-        self.fingerprint = hashlib.sha256((recipe.to_toml() + data.manifest.fingerprint).encode()).hexdigest()
+        tables = masking_tables(recipe.masking, data)
+        made_of = recipe.to_toml() + data.manifest.fingerprint
+        if (lexicon := obtain_lexicon(recipe.masking, folder.lexicon, data, reporter)) is not None:
+            tables = with_lexicon(tables, lexicon)
+            made_of += lexicon.fingerprint
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
         model = new_model(recipe, data.tokenizer)
@@ -74,9 +81,10 @@ class Sitting:
             recipe.masking,
             data.tokenizer,
             seed=training.seed,
-            frequencies=data.frequencies,
+            tables=tables,
             with_boundaries=recipe.objectives.span_boundary is not None,
         )
+        self.state.board = score_board(recipe.masking, data, self.device)
         self.watch = Watch(recipe, data, reporter)
 
     def run(self) -> dict[str, Any]:

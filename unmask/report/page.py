@@ -11,7 +11,7 @@ from unmask.files import write_atomically
 from unmask.report import plots
 from unmask.tokens.manifest import Manifest
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #fbfbfa; margin: 0 auto; max-width: 1080px;
   padding: 2rem 1.5rem 4rem; }
@@ -96,7 +96,7 @@ def write_report(
     ]
     page = (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: {escape(title)}</title>"
-        f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style></head><body>\n"
+        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )

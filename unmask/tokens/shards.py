@@ -12,9 +12,10 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -139,6 +140,20 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class TokenChunk(NamedTuple):
+    """Some pieces, one behind another, without a copy.
+
+    Attributes:
+        input_ids: [num_tokens].
+        word_starts: [num_tokens].
+        lengths: [num_pieces], int64: tokens of each.
+    """
+
+    input_ids: NDArray[np.generic]
+    word_starts: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+
+
 class TokenStore:
     """All pieces of a split, memory-mapped.
 
@@ -183,6 +198,21 @@ class TokenStore:
         """The ids and word starts of `length` tokens of a piece from token `start` on, without a copy."""
         chunk, begin = self._chunk[piece], self._begin[piece] + start
         return self._ids[chunk][begin : begin + length], self._starts[chunk][begin : begin + length]
+
+    def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
+        """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""
+        pieces = np.flatnonzero(np.diff(self._chunk, prepend=-1))
+        for first, end in zip(pieces, [*pieces[1:], len(self)], strict=True):
+            chunk = int(self._chunk[first])
+            ends = np.cumsum(self.lengths[first:end])
+            done = 0
+            while done < len(ends):
+                before = int(ends[done - 1]) if done else 0
+                upto = max(done + 1, int(np.searchsorted(ends, before + num_tokens, side="right")))
+                tokens = slice(int(self._begin[first + done]), int(self._begin[first]) + int(ends[upto - 1]))
+                lengths = self.lengths[first + done : first + upto]
+                yield TokenChunk(self._ids[chunk][tokens], self._starts[chunk][tokens], lengths)
+                done = upto
 
 
 def _read_batches(file: Path) -> list[pa.RecordBatch]:

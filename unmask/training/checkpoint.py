@@ -2,6 +2,7 @@
 
     checkpoints/step-00000200/model.safetensors      weights, named as in the encoder
                               optimizer.safetensors  momentum and running means
+                              scores.safetensors     where masking follows scores of the model
                               state.json             step, cursor, counters; written last
 
 A checkpoint is written under another name, forced to the disk and renamed; a folder with the right name is whole.
@@ -24,7 +25,8 @@ from unmask.files import sync_folder
 from unmask.packing.stream import Cursor
 from unmask.training.state import Best, TrainState
 
-_MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
+_STATE = "state.json"
 _PARTIAL = "partial"
 
 
@@ -62,6 +64,8 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         partial.mkdir(parents=True)
         save_file({name: p.detach().contiguous() for name, p in state.model.named_parameters()}, partial / _MODEL)
         save_file(state.optimizer.state(), partial / _OPTIMIZER)
+        if state.board is not None:
+            save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
         (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         sync_folder(partial)
         shutil.rmtree(target, ignore_errors=True)  # without a state: a removal that was broken off
@@ -102,6 +106,8 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         weights = load_file(folder / _MODEL)
         state.model.load_state_dict(weights)
         state.optimizer.load_state(load_file(folder / _OPTIMIZER))
+        if state.board is not None:
+            state.board.load_state(load_file(folder / _SCORES))
         state.cursor = Cursor.from_plain(content["cursor"])
         state.best = None if content["best"] is None else Best(**content["best"])
         state.set_dtype(getattr(torch, content["compute_dtype"]))

@@ -9,6 +9,7 @@ from functools import partial
 
 from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
+from unmask.masking.schedule import rate_at
 from unmask.packing.stream import RowStream
 from unmask.training.budget import Budget, Spent
 from unmask.training.memory import step_that_fits
@@ -88,7 +89,9 @@ def train(
         length = settings.length_at(progress)
         batch = stream.batch(state.cursor, settings.batch_tokens // length, length)
         rows = batch.rows.to(device)
-        masked = masker(rows, epoch=batch.epoch, progress=progress)
+        board = state.board
+        scores = None if board is None else board.scores
+        masked = masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
         # The rate is that of the step's middle, so that no step has rate 0.
         middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
         scale = settings.schedule.at(budget.progress(middle), middle.step)
@@ -102,12 +105,20 @@ def train(
             step=state.step + 1,
             dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
             objectives=objectives,
+            observe=board is not None and board.needs_steps,
         )
         result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=state.micro_tokens)
+
+        if board is not None and result.observed is not None:
+            board.observe(result.observed)
 
         state.step += 1
         state.tokens_seen += batch.num_tokens
         state.cursor = batch.cursor
+        if board is not None and board.due(state.step):
+            num_rows = board.sample_rows(length)
+            sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
+            board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))
         state.seconds = clock() - begin
         progress = budget.progress(state.spent)
         yield StepReport(

@@ -9,7 +9,7 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -31,14 +31,21 @@ class Targets:
         classes_N: int64: the right answers.
         boundaries_N: Places in the flattened batch of the tokens before and behind each target's span; None where the
             objective does not ask for them.
+        weights_N: float32: of each target's loss; None: all weigh the same.
     """
 
     positions_N: Tensor
     classes_N: Tensor
     boundaries_N: tuple[Tensor, Tensor] | None = None
+    weights_N: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.positions_N)
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by: the number of targets, or the sum of their weights."""
+        return len(self) if self.weights_N is None else float(self.weights_N.sum())
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,8 @@ class Objective:
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
     positions_N = predicted_positions(masked.labels)
-    return Targets(positions_N, masked.labels.flatten()[positions_N])
+    weights_N = None if masked.loss_weights is None else masked.loss_weights.flatten()[positions_N]
+    return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
 
 
 def _token_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
@@ -91,7 +99,7 @@ def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
     before_N, behind_N = (
         row_begin_N + column.flatten()[positions_N] for column in (masked.boundaries.before, masked.boundaries.behind)
     )
-    return Targets(positions_N, plain.classes_N, (before_N, behind_N))
+    return replace(plain, boundaries_N=(before_N, behind_N))
 
 
 def _boundary_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:

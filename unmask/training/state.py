@@ -10,6 +10,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.packing.stream import Cursor
 from unmask.training.budget import Spent
 from unmask.training.optimizer import Optimizer
+from unmask.training.scores import ScoreBoard
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TrainState:
         seconds: Trained so far, over all sittings.
         micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
         best: The lowest held-out loss so far.
+        board: Scores that masking follows, where it follows any.
     """
 
     model: MaskedLM
@@ -43,6 +45,7 @@ class TrainState:
     seconds: float = 0.0
     micro_tokens: int | None = None
     best: Best | None = None
+    board: ScoreBoard | None = None
 
     @property
     def spent(self) -> Spent:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from unmask.errors import DivergedError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import summed_loss
+from unmask.model.loss import token_losses
 from unmask.packing.rows import Rows
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
@@ -28,6 +29,21 @@ class MeanLoss:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """What the predictions of a step came to.
+
+    Attributes:
+        targets_N: int64: the right ids.
+        losses_N: float32: their cross-entropies.
+        wrong_N: bool: whether another id was the most likely.
+    """
+
+    targets_N: Tensor
+    losses_N: Tensor
+    wrong_N: Tensor
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What a step measured.
 
@@ -37,6 +53,7 @@ class StepResult:
         gradient_norm: Before clipping.
         micro_batches: Parts that it was computed in.
         objectives: The losses of the other objectives, by name, without their weights.
+        observed: What each prediction came to, where that was asked for.
     """
 
     loss: float
@@ -44,6 +61,7 @@ class StepResult:
     gradient_norm: float
     micro_batches: int = 1
     objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
+    observed: Observed | None = None
 
 
 def training_step(  # noqa: PLR0913  (what a step is made of)
@@ -57,12 +75,13 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     dropout_seed: int | None = None,
     micro_rows: int | None = None,
     objectives: Sequence[Objective] = (),
+    observe: bool = False,
 ) -> StepResult:
     """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
 
-    Each loss is summed, and divided by the number of its targets in the whole step, however many parts it is computed
-    in: means of parts with unequal numbers of targets must not be averaged. What is minimised is the loss per
-    predicted token plus that of each other objective, times its weight.
+    Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
+    however many parts it is computed in: means of parts with unequal numbers of targets must not be averaged. What is
+    minimised is the loss per predicted token plus that of each other objective, times its weight.
 
     Args:
         model: On the device of the rows.
@@ -74,6 +93,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
         micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
         objectives: What is learned beside the masked tokens.
+        observe: Whether the result says what each prediction came to.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated.
@@ -84,6 +104,8 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         [each.targets(*part) for each in learned] for part in parts
     ]  # waits for a GPU, as do loss and norm below
     counts = [sum(map(len, of_parts)) for of_parts in zip(*targets, strict=True)]
+    totals = [sum(each.total for each in of_parts) or 1.0 for of_parts in zip(*targets, strict=True)]
+    observed: list[Observed] = []
     losses = [0.0] * len(learned)
     for number, ((some_rows, part), of_part) in enumerate(zip(parts, targets, strict=True)):
         hidden_BSD = model.encoder(
@@ -93,16 +115,22 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
             token_type_ids_BS=some_rows.token_type_ids,
             dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
         )
-        total = torch.zeros((), device=hidden_BSD.device)
+        loss = torch.zeros((), device=hidden_BSD.device)
         for index, (objective, target) in enumerate(zip(learned, of_part, strict=True)):
             logits = objective.logits(model, hidden_BSD.flatten(0, 1), target)
-            summed, count = summed_loss(logits, target.classes_N), max(counts[index], 1)
-            losses[index] += summed.item() / count
-            total = total + objective.weight * (summed / count)
+            losses_N = token_losses(logits, target.classes_N)
+            if observe and objective is PREDICT_MASKED:
+                wrong_N = logits.detach().argmax(-1) != target.classes_N
+                observed.append(Observed(target.classes_N, losses_N.detach(), wrong_N))
+            if target.weights_N is not None:
+                losses_N = losses_N * target.weights_N
+            mean = losses_N.sum() / totals[index]
+            losses[index] += mean.item()
+            loss = loss + objective.weight * mean
         if not all(map(math.isfinite, losses)):
             optimizer.clear()
             raise DivergedError(f"the loss of step {step} is {_shown(learned, losses)}")
-        total.backward()
+        loss.backward()
     norm = optimizer.clip()
     if not math.isfinite(norm):
         optimizer.clear()
@@ -110,7 +138,14 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     optimizer.step(learning_rate_scale)
     means = {each.name: MeanLoss(loss, count) for each, loss, count in zip(learned, losses, counts, strict=True)}
     masked_tokens = means.pop(PREDICT_MASKED.name)
-    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means)
+    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means, _joined(observed))
+
+
+def _joined(observed: list[Observed]) -> Observed | None:
+    if not observed:
+        return None
+    columns = ((entry.targets_N, entry.losses_N, entry.wrong_N) for entry in observed)
+    return Observed(*(torch.cat(column) for column in zip(*columns, strict=True)))
 
 
 def _shown(learned: Sequence[Objective], losses: Sequence[float]) -> str:

@@ -1,0 +1,110 @@
+"""`unmask audit`: what it counts, and that a broken promise is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cli.test_cli import call
+from tests.masking.helpers import frequencies_of, make_rows, masker_of
+from unmask.evaluation.audit import audit
+from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.settings import STRATEGIES
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
+    return audit([(rows, masked)], masker or masker_of(tokenizer), frequencies_of(tokenizer))
+
+
+def test_counts_by_hand(tokenizer: Tokenizer) -> None:
+    """Words a b, c, d e f: the targets are b, c and d, so one stretch of three words."""
+    rows = make_rows(tokenizer, 1, [6])
+    rows.input_ids[0, 1:7] = torch.tensor([20, 21, 22, 23, 24, 25])
+    rows.word_starts[0, 1:7] = torch.tensor([True, False, True, True, False, False])
+    labels = torch.full_like(rows.input_ids, -100)
+    labels[0, 2:5] = rows.input_ids[0, 2:5]
+    seen = rows.input_ids.clone()
+    seen[0, 2], seen[0, 3] = tokenizer.special.mask, 40
+    found = audited(tokenizer, rows, MaskedRows(seen, labels, torch.ones_like(seen)))
+    assert (found.tokens, found.rows, found.rate) == (6, 1, 0.5)
+    assert found.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert found.by_pieces[:3].tolist() == [[1, 1], [2, 1], [3, 1]]
+    assert found.span_lengths.tolist() == [0, 0, 1] + [0] * 9
+    assert found.by_frequency.sum(0).tolist() == [6, 3]
+    sizes = tokenizer.token_bytes[[20, 21, 22, 23, 24, 25]]
+    words = np.array([sizes[:2].sum(), sizes[2], sizes[3:].sum()])
+    assert {int(n) for n in np.flatnonzero(found.by_bytes[:, 0]) + 1} == set(np.minimum(words, 16).tolist())
+    assert found.special_targets == found.special_replacements == found.changed_outside == 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        ("special target", "special tokens are predicted"),
+        ("special replacement", "special tokens stand for a target"),
+        ("change outside", "tokens are changed without being chosen"),
+        ("wrong label", "or have a wrong label"),
+        ("rate", "of the tokens are predicted, not 15.00%"),
+        ("shares", "of the targets are masks, not 80.00%"),
+    ],
+)
+def test_a_broken_promise_is_found(tokenizer: Tokenizer, harm: str, message: str) -> None:
+    rows = make_rows(tokenizer, 400, [60])
+    masker = masker_of(tokenizer)
+    masked = masker(rows)
+    assert not audited(tokenizer, rows, masked).broken
+    target = masked.labels >= 0
+    if harm == "special target":
+        masked.labels[0, 0] = rows.input_ids[0, 0]
+    elif harm == "special replacement":
+        masked.input_ids[target & (masked.input_ids != tokenizer.special.mask)] = tokenizer.special.pad
+    elif harm == "change outside":
+        masked.input_ids[rows.maskable & ~target] = 20
+    elif harm == "wrong label":
+        masked.labels[target] += 1
+    elif harm == "rate":
+        masked = masker_of(tokenizer, rate=0.2)(rows)
+    else:
+        masked = masker_of(tokenizer, replacement=(0.7, 0.2, 0.1))(rows)
+    assert any(message in text for text in audited(tokenizer, rows, masked, masker).broken)
+
+
+def test_on_the_command_line(data_folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    out, err = call("audit", data_folder, "--json", "--out", page, "--max-tokens", 20_000)
+    result = json.loads(out)
+    assert result["passed"]
+    assert set(result["strategies"]) | set(result["not_audited"]) == set(STRATEGIES)
+    for entry in result["strategies"].values():
+        assert entry["special_targets"] == entry["special_replacements"] == 0
+        assert entry["rate"] == pytest.approx(0.3, abs=0.02)
+    assert "kept" in err
+    text = page.read_text()
+    assert text.count("<svg") == 4 * len(result["strategies"])
+    assert "<script" not in text
+
+
+def test_one_strategy_of_raw_text(corpus_file: Path) -> None:
+    out, _ = call("audit", corpus_file, "--strategy", "span", "--json", "--set", "masking.rate=0.15")
+    assert list(json.loads(out)["strategies"]) == ["span"]
+
+
+def test_a_broken_promise_is_exit_code_1(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    from unmask.cli import app
+
+    monkeypatch.setattr("unmask.evaluation.audit.SIGMAS", -1.0)
+    monkeypatch.setattr(sys, "argv", ["unmask", "audit", str(data_folder), "--strategy", "random"])
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    assert caught.value.code == 1
+    assert "broken" in capsys.readouterr().err

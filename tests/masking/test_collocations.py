@@ -1,0 +1,177 @@
+"""Tiling by collocations, against a greedy walk in plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.lexicon.helpers import letter_ids
+from tests.masking.helpers import collocation_set, make_rows, masker_of
+from unmask.errors import SettingsError
+from unmask.hashing import mix
+from unmask.masking.collocations import CollocationUnits
+from unmask.masking.engine import Masker
+from unmask.masking.flat import flatten, partition
+from unmask.masking.hash_set import HashSet
+from unmask.masking.tables import Tables
+from unmask.packing.rows import Rows
+from unmask.tokens.tokenizer import Tokenizer
+
+Collocation = tuple[tuple[int, ...], ...]
+
+
+def starts_of(rows: Rows, lexicon: set[Collocation], vocab_size: int) -> torch.Tensor:
+    """[B, S]: where units begin, of the tokens that can be masked."""
+    flat = flatten(rows, 0)
+    units = partition(flat, CollocationUnits().starts(flat, Tables(vocab_size, collocations=collocation_set(lexicon))))
+    return (units.size_T > 0).view(rows.shape)
+
+
+def naive_starts(rows: Rows, lexicon: set[Collocation]) -> list[list[int]]:
+    """Walks each row from left to right: at each word the longest entry within the run of words."""
+    found = []
+    for ids, segments, starts, maskable in zip(
+        rows.input_ids.tolist(), rows.segment_ids.tolist(), rows.word_starts.tolist(), rows.maskable.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        runs: list[list[tuple[int, list[int]]]] = []
+        for place, id_ in enumerate(ids):
+            if not maskable[place]:
+                continue
+            if place == 0 or not maskable[place - 1] or segments[place] != segments[place - 1]:
+                runs.append([])
+            if starts[place] or not runs[-1]:
+                runs[-1].append((place, []))
+            runs[-1][-1][1].append(id_)
+        places = []
+        for run in runs:
+            word = 0
+            while word < len(run):
+                places.append(run[word][0])
+                longest = 1
+                for n in range(2, 6):
+                    if word + n <= len(run) and tuple(tuple(ids_) for _, ids_ in run[word : word + n]) in lexicon:
+                        longest = n
+                word += longest
+        found.append(places)
+    return found
+
+
+def test_by_hand(tokenizer: Tokenizer) -> None:
+    """a b | c d e overlap: `a b` is begun first, so `b c d` is none; `c d e` beats `c d`."""
+    a, b, c, d, e = letter_ids(tokenizer, 5)
+    lexicon = {((a,), (b,)), ((b,), (c,), (d,)), ((c,), (d,)), ((c,), (d,), (e,)), ((e,), (a,))}
+    masker_rows = [[2, a, b, c, d, e, a, 3]]
+    rows = _plain(tokenizer, masker_rows)
+    # ab | cde | a: the last `e a` begins within `c d e`.
+    assert starts_of(rows, lexicon, tokenizer.vocab_size)[0].nonzero()[:, 0].tolist() == [1, 3, 6]
+    assert naive_starts(rows, lexicon) == [[1, 3, 6]]
+
+
+def _plain(tokenizer: Tokenizer, ids: list[list[int]]) -> Rows:
+    """Rows in which every token is a word."""
+    from unmask.masking.plain import rows_from_ids
+
+    rows = rows_from_ids(ids, tokenizer)
+    return Rows(**{**vars(rows), "word_starts": rows.maskable})
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_rows_and_any_lexicon(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    """Several segments a row, words of several tokens, unknown tokens, overlapping entries, empty rows."""
+    a, b = letter_ids(tokenizer, 2)
+    lengths = data.draw(st.lists(st.integers(0, 24), min_size=1, max_size=3))
+    seed = data.draw(st.integers(0, 1000))
+    rows = make_rows(tokenizer, data.draw(st.integers(1, 4)), lengths, mean_word=data.draw(st.sampled_from([1.0, 1.5])))
+    rng = np.random.default_rng(seed)
+    drawn = torch.from_numpy(rng.choice([a, b, tokenizer.special.unk], rows.shape, p=[0.5, 0.45, 0.05]))
+    ids = torch.where(rows.maskable, drawn, rows.input_ids)
+    rows = Rows(**{**vars(rows), "input_ids": ids, "maskable": rows.maskable & (ids != tokenizer.special.unk)})
+    words = st.sampled_from([(a,), (b,), (a, b), (b, a), (a, a)])
+    entries = st.lists(words, min_size=2, max_size=5).map(tuple)
+    lexicon = set(data.draw(st.lists(entries, max_size=12)))
+    found = starts_of(rows, lexicon, tokenizer.vocab_size)
+    assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
+
+
+def test_long_chains_of_the_longest_collocations(tokenizer: Tokenizer) -> None:
+    """Rows whose tiling is decided by their first word, to the end: every power of jumps is needed."""
+    (a,) = letter_ids(tokenizer, 1)
+    for n in (2, 3, 5):
+        for length in (1, 2, 31, 32, 33, 500):
+            rows = _plain(tokenizer, [[2, *[a] * length, 3], [2, a, 3]])
+            lexicon = {((a,),) * n}
+            found = starts_of(rows, lexicon, tokenizer.vocab_size)
+            assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
+
+
+def test_collocations_stay_within_their_segment(tokenizer: Tokenizer) -> None:
+    """Also without special tokens between segments, where only the segment's number tells them apart."""
+    a, b = letter_ids(tokenizer, 2)
+    ids = torch.tensor([[a, b, a, b]])
+    true = torch.ones_like(ids, dtype=torch.bool)
+    for segments, expected in (([0, 0, 0, 0], [0, 2]), ([0, 1, 1, 1], [0, 1, 2]), ([0, 0, 0, 1], [0, 2, 3])):
+        rows = Rows(ids, torch.tensor([segments], dtype=torch.int32), torch.zeros_like(ids), true, true, ids)
+        found = starts_of(rows, {((a,), (b,))}, tokenizer.vocab_size)
+        assert found[0].nonzero()[:, 0].tolist() == expected
+    two = Rows(ids.T, torch.zeros(4, 1, dtype=torch.int32), torch.zeros_like(ids.T), true.T, true.T, ids.T)
+    assert starts_of(two, {((a,), (b,))}, tokenizer.vocab_size).all(), "nor beyond their row"
+
+
+def test_collocations_are_masked_and_replaced_as_a_whole(tokenizer: Tokenizer) -> None:
+    a, b, c = letter_ids(tokenizer, 3)
+    rows = _plain(tokenizer, [[2, *[a, b, c] * 6, 3]] * 1)
+    tables = Tables(tokenizer.vocab_size, collocations=collocation_set({((a,), (b,), (c,))}))
+    masker = Masker.from_tokenizer(tokenizer, strategy="pmi", rate=0.3, replacement=(0.5, 0.0, 0.5), tables=tables)
+    kinds = set()
+    for epoch in range(200):
+        masked = masker(rows, epoch=epoch)
+        for first in range(1, 19, 3):
+            target = masked.labels[0, first : first + 3] != -100
+            seen = (masked.input_ids[0, first : first + 3] == tokenizer.special.mask)[target]
+            assert int(target.sum()) in (0, 3)
+            assert len(set(seen.tolist())) <= 1
+            kinds |= set(seen.tolist())
+    assert kinds == {True, False}
+
+
+def test_an_empty_lexicon_is_whole_word_masking(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 20, [30, 9], mean_word=2.0)
+    tables = Tables(tokenizer.vocab_size, collocations=HashSet.of(torch.zeros(0, dtype=torch.int64)))
+    options = {"rate": 0.3, "replacement": (1.0, 0.0, 0.0)}
+    pmi = Masker.from_tokenizer(tokenizer, strategy="pmi", tables=tables, **options)  # type: ignore[arg-type]
+    words = Masker.from_tokenizer(tokenizer, strategy="whole_word", **options)  # type: ignore[arg-type]
+    assert torch.equal(pmi(rows).labels, words(rows).labels)
+    assert not torch.equal(masker_of(tokenizer, strategy="pmi", rate=0.3)(rows).labels, words(rows).labels)
+
+
+def test_without_a_lexicon(tokenizer: Tokenizer) -> None:
+    masker = Masker.from_tokenizer(tokenizer, strategy="pmi")
+    with pytest.raises(
+        SettingsError, match=r"units of kind collocations need a lexicon.*`unmask lexicon DATA --out F`"
+    ):
+        masker([[2, 10, 3]])
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 1000, 100_000])
+def test_a_set_holds_what_it_was_made_of(size: int) -> None:
+    hashes = mix(torch.arange(size, dtype=torch.int64))
+    found = HashSet.of(hashes[torch.randperm(size, generator=torch.Generator().manual_seed(0))])
+    assert found.size == size
+    assert found.probes < 12
+    assert found.contains(hashes).all()
+    others = torch.cat([mix(torch.arange(size, 2 * size + 1000)), torch.tensor([0, -1, 2**63 - 1, -(2**63)])])
+    assert int(found.contains(others).sum()) == int(torch.isin(others, hashes).sum()) <= 1
+
+
+def test_a_set_of_the_ends() -> None:
+    """The smallest and the largest number, and neighbours in one bucket."""
+    hashes = torch.tensor([-(2**63), -(2**63) + 1, 0, 2**63 - 2, 2**63 - 1, 2**63 - 1])
+    found = HashSet.of(hashes)
+    assert found.size == 5
+    assert found.contains(hashes).all()
+    assert not found.contains(torch.tensor([-(2**63) + 2, -1, 1, 2**63 - 3])).any()

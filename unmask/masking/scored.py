@@ -1,0 +1,172 @@
+"""Weights from what a model, or the document itself, says of words.
+
+Scores of a model come as tables over the vocabulary that the training loop makes every so many steps. Until the first
+(scores without tables), all units are equally likely. They are turned into fixed-point logarithms once a version.
+
+Shape suffixes: T = all positions of a batch in a line; V = vocabulary; D = dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unmask.hashing import mix
+from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.tables import Tables
+from unmask.settings import Settings
+
+Power = Annotated[float, Field(ge=-8.0, le=8.0)]
+
+
+class _VocabularyScore(Settings):
+    """A unit's weight is a power of the largest score among its tokens."""
+
+    score: ClassVar[str]
+
+    power: Power = 1.0
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by the score; equal weights before there is one."""
+        if tables.has_no_scores_yet:
+            return uniform_keys(rows.bits_T)
+        log2_V = tables.derived(self, lambda: self._table(tables))
+        largest_T = units.largest(log2_V[rows.input_ids_T])
+        return weighted_keys(rows.bits_T, largest_T if self.power >= 0.0 else -largest_T)
+
+    def _table(self, tables: Tables) -> Tensor:
+        score_V = tables.score(self.score, f"weights of kind {self.score}").double().clamp(min=1e-6)
+        return fixed_log2(score_V.pow(abs(self.power)))
+
+
+class LossWeights(_VocabularyScore):
+    """What the model found hard of late: the moving average of the loss on each vocabulary entry.
+
+    Attributes:
+        power: Of the average loss; 0 is uniform.
+
+    Source: Zhang et al. 2023 (WSBERT), section 3.2 (dynamic weights follow the loss on the token).
+    """
+
+    score: ClassVar[str] = "loss"
+    kind: Literal["loss"] = "loss"
+
+
+class AccuracyWeights(_VocabularyScore):
+    """What the model gets wrong: w = 0.2 w + 0.8 x rate x (1 - accuracy) for each vocabulary entry, at every refresh.
+
+    Attributes:
+        power: Of w.
+
+    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a probability of each token; here weights
+    order a draw without replacement, and the share of masked tokens stays exact.
+    """
+
+    score: ClassVar[str] = "accuracy"
+    kind: Literal["accuracy"] = "accuracy"
+
+
+class AttentionWeights(_VocabularyScore):
+    """What others look at: the attention that a vocabulary entry receives on average in the model being trained.
+
+    Attributes:
+        power: Of the attention received, relative to an even share; negative prefers what nobody looks at.
+
+    Source: saliency by attention, as in AttnMask; measured on a sample of rows at every refresh, not in every step.
+    """
+
+    score: ClassVar[str] = "attention"
+    kind: Literal["attention"] = "attention"
+
+
+class AnchorWeights(_VocabularyScore):
+    """What is close to the words that set this text apart from a background corpus.
+
+    Attributes:
+        power: Of the similarity to the closest anchor, mapped to (0, 1].
+        background: A prepared folder with the same tokenizer, whose frequencies are compared.
+        num_anchors: How many entries with the largest TF-ICF are anchors.
+
+    Source: Wilf et al. 2023 (Difference-Masking), section 3. There, similarity is that of a pretrained encoder; here
+    that of the embeddings of the model being trained.
+    """
+
+    score: ClassVar[str] = "anchors"
+    kind: Literal["anchors"] = "anchors"
+    background: str
+    num_anchors: Annotated[int, Field(ge=1)] = 200
+
+
+class TfIdfWeights(Settings):
+    """What is particular to its document: a word's count in the document piece times the logarithm of its rarity.
+
+    Attributes:
+        power: Of the product; negative prefers what stands everywhere.
+
+    Source: Sparck Jones 1972 (the rarity: -log2 of the share of documents that hold the token).
+    """
+
+    kind: Literal["tfidf"] = "tfidf"
+    power: Power = 1.0
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by the largest TF-IDF of each unit's tokens."""
+        idf_V, counts = tables.derived(self, lambda: self._rarity(tables)), _counts_in_segment(rows)
+        log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
+        log2_T = idf_V[rows.input_ids_T] + log2_counts[counts.clamp(max=len(log2_counts) - 1)]
+        largest_T = units.largest(torch.where(rows.maskable_T, log2_T, -(1 << 40)))
+        scaled_T = (largest_T.double() * self.power).round().to(torch.int64)
+        return weighted_keys(rows.bits_T, scaled_T)
+
+    def _rarity(self, tables: Tables) -> Tensor:
+        documents_V, total = tables.documents("weights of kind tfidf")
+        share_V = (documents_V.double() + 1.0) / (total + 2.0)
+        return fixed_log2((-torch.log2(share_V.cpu())).clamp(min=1e-3)).to(documents_V.device)
+
+
+class CentralityWeights(Settings):
+    """How close a word's meaning is to that of its document: the cosine between their embeddings.
+
+    Attributes:
+        strength: Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1);
+            negative prefers words that stand apart.
+
+    Source: ours, after the centrality of sentences in summarisation (Radev et al. 2004), with embeddings of words.
+    """
+
+    score: ClassVar[str] = "embedding"
+    kind: Literal["centrality"] = "centrality"
+    strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys weighted by the cosine; equal weights before there are embeddings."""
+        if tables.has_no_scores_yet:
+            return uniform_keys(rows.bits_T)
+        table_VD = tables.score(self.score, "weights of kind centrality")
+        own_TD = torch.where(rows.maskable_T[:, None], table_VD[rows.input_ids_T], 0.0)
+        word_TD = torch.zeros_like(own_TD).index_add_(0, units.begin_T, own_TD)
+        whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)[rows.segment_begin_T]
+        cosine_T = torch.nn.functional.cosine_similarity(word_TD, whole_TD, dim=1)
+        return weighted_keys(rows.bits_T, (cosine_T.double() * self.strength * (1 << POINT)).round().to(torch.int64))
+
+
+def _counts_in_segment(rows: FlatRows) -> Tensor:
+    """[T], int64: how often the token's id stands in its segment.
+
+    Equal (segment, id) pairs are brought together by sorting a hash of them; the length of a run is the count.
+    """
+    pair_T = mix(mix(rows.segment_T) + rows.input_ids_T)
+    sorted_T, order_T = torch.sort(pair_T)
+    begins_T = torch.ones_like(rows.maskable_T)
+    begins_T[1:] = sorted_T[1:] != sorted_T[:-1]
+    run_T = torch.cumsum(begins_T, 0) - 1
+    counts_T = torch.zeros_like(run_T).scatter_add_(0, run_T, torch.ones_like(run_T))
+    return torch.empty_like(run_T).scatter_(0, order_T, counts_T[run_T])
+
+
+def _log2_of_counts(device: torch.device) -> Tensor:
+    return fixed_log2(torch.arange(4096).clamp(min=1).double()).to(device)

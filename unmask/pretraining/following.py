@@ -1,0 +1,64 @@
+"""What masking needs beside the rows of a run: tables from the data, and a board of scores where it follows a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.errors import DataError
+from unmask.masking.scored import AnchorWeights, TfIdfWeights
+from unmask.masking.settings import MaskingSettings, all_weights
+from unmask.masking.tables import Tables
+from unmask.pretraining.data import PreparedData
+from unmask.tokens.manifest import load_manifest
+from unmask.tokens.statistics import document_frequencies
+from unmask.training.scores import ScoreBoard
+
+
+def masking_tables(settings: MaskingSettings, data: PreparedData) -> Tables:
+    """Frequencies of the training text, and what else the strategy asks for."""
+    size = data.manifest.vocab_size
+    documents = None
+    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
+        documents = torch.from_numpy(document_frequencies(data.train, size))
+    return Tables(size, torch.from_numpy(data.frequencies), documents, len(data.train))
+
+
+def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
+    """The scores that the strategy follows; None where it follows none.
+
+    Raises:
+        DataError: The background corpus was prepared with another tokenizer.
+    """
+    followed = all_weights(settings)
+    names = {name for weights in followed if (name := getattr(weights, "score", None))}
+    if not names:
+        return None
+    anchors = None
+    for weights in followed:
+        if isinstance(weights, AnchorWeights):
+            anchors = torch.from_numpy(_anchors(weights, data)).to(device)
+    return ScoreBoard(
+        names,
+        vocab_size=data.manifest.vocab_size,
+        every_steps=settings.refresh_steps,
+        device=device,
+        anchors_A=anchors,
+    )
+
+
+def _anchors(weights: AnchorWeights, data: PreparedData) -> NDArray[np.int64]:
+    """The ids with the largest TF-ICF: frequent here, rare in the background."""
+    background = load_manifest(Path(weights.background))
+    if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
+        raise DataError(
+            f"{weights.background} was prepared with another tokenizer; prepare it again with --tokenizer "
+            f"{data.root / 'tokenizer'}"
+        )
+    here, there = data.frequencies, np.array(background.token_frequencies, dtype=np.float64)
+    tf_icf = here / here.sum() * np.log((1.0 + here / here.sum()) / (1e-9 + there / max(there.sum(), 1.0)))
+    tf_icf[~data.tokenizer.ordinary] = -np.inf
+    return np.argsort(-tf_icf, kind="stable")[: weights.num_anchors]

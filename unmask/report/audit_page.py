@@ -1,0 +1,138 @@
+"""The audit of masking as one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.files import write_atomically
+from unmask.report.page import STYLE
+from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
+
+
+class Audited(Protocol):
+    """What the page shows of an audit; see `unmask.evaluation.audit.Audit`."""
+
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    @property
+    def rows(self) -> int: ...  # noqa: D102
+    @property
+    def expected_rate(self) -> float: ...  # noqa: D102
+    @property
+    def rate(self) -> float: ...  # noqa: D102
+    @property
+    def rate_stderr(self) -> float: ...  # noqa: D102
+    @property
+    def shares(self) -> tuple[float, float, float]: ...  # noqa: D102
+    @property
+    def rows_without_target(self) -> int: ...  # noqa: D102
+    @property
+    def by_pieces(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def by_bytes(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def by_frequency(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def span_lengths(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def broken(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def write_audit(path: Path, audits: Mapping[str, Audited], *, data: str, left_out: Mapping[str, str]) -> None:
+    """Writes the page.
+
+    Args:
+        path: The file.
+        audits: By strategy.
+        data: What was masked, in words.
+        left_out: Strategies that were not audited, and why.
+    """
+    parts = ["<h1>unmask: audit of masking</h1>", f"<p class=soft>{escape(data)}</p>", _table(audits)]
+    parts += [
+        f"<p class=remark>{escape(name)}: {escape('; '.join(entry.broken))}.</p>"
+        for name, entry in audits.items()
+        if entry.broken
+    ]
+    if left_out:
+        parts.append(
+            f"<p class=soft>Not audited: {escape('; '.join(f'{n} ({why})' for n, why in left_out.items()))}.</p>"
+        )
+    for name, entry in audits.items():
+        parts += [f"<h2>{escape(name)}</h2><div class=curves>", *_plots(entry), "</div>"]
+    page = (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: audit of masking</title>"
+        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+    write_atomically(path, page)
+
+
+def _table(audits: Mapping[str, Audited]) -> str:
+    head = "".join(
+        f"<th>{name}</th>"
+        for name in (
+            "strategy",
+            "asked",
+            "predicted",
+            "masks",
+            "random",
+            "unchanged",
+            "pieces without target",
+            "promises",
+        )
+    )
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td class=number>{a.expected_rate:.2%}</td>"
+        f"<td class=number>{a.rate:.2%} ± {a.rate_stderr:.2%}</td>"
+        + "".join(f"<td class=number>{share:.1%}</td>" for share in a.shares)
+        + f"<td class=number>{a.rows_without_target:,} of {a.rows:,}</td>"
+        + f"<td>{'broken' if a.broken else 'kept'}</td></tr>"
+        for name, a in audits.items()
+    )
+    return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def _plots(entry: Audited) -> list[str]:
+    return [
+        _rates(entry.by_pieces, entry.rate, "pieces of the word", _from_one(len(entry.by_pieces))),
+        _rates(entry.by_bytes, entry.rate, "bytes of the word", _from_one(len(entry.by_bytes))),
+        _rates(
+            entry.by_frequency,
+            entry.rate,
+            "times that the token stands in the text",
+            [f"{10**n:,}+" for n in range(len(entry.by_frequency))],
+        ),
+        _histogram(entry.span_lengths),
+    ]
+
+
+def _from_one(size: int) -> list[str]:
+    return [*(str(n) for n in range(1, size)), f"{size}+"]
+
+
+def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str]) -> str:
+    """Bars of the rate by group, with twice the binomial deviation, and the overall rate as a line."""
+    figure, axes = new_figure()
+    met = [(group, tokens, chosen) for group, (tokens, chosen) in zip(groups, table.tolist(), strict=True) if tokens]
+    shares = [chosen / tokens for _, tokens, chosen in met]
+    errors = [2.0 * (share * (1.0 - share) / tokens) ** 0.5 for share, (_, tokens, _) in zip(shares, met, strict=True)]
+    axes.bar([group for group, _, _ in met], [100 * s for s in shares], yerr=[100 * e for e in errors], color=TRAIN)
+    axes.axhline(100 * rate, color=SOFT, lw=1, ls="--")
+    axes.set_xlabel(label)
+    axes.set_ylabel("predicted, %")
+    return to_svg(figure)
+
+
+def _histogram(lengths: NDArray[np.int64]) -> str:
+    figure, axes = new_figure()
+    axes.bar(_from_one(len(lengths)), 100 * lengths / max(int(lengths.sum()), 1), color=HELD)
+    axes.set_xlabel("words of a stretch of predicted tokens")
+    axes.set_ylabel("stretches, %")
+    return to_svg(figure)

@@ -1,0 +1,173 @@
+"""Scores of the vocabulary that the model makes as it trains, for masking that follows them.
+
+They are made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
+
+Shape suffixes: V = vocabulary, N = predicted positions, B = rows, S = positions, D = dimensions.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from unmask.masking.tables import Scores
+from unmask.model.attention_received import attention_received
+from unmask.model.encoder import MaskedLM
+from unmask.packing.rows import Rows
+from unmask.training.step import Observed
+
+NEW = 0.8  # of an accuracy or loss of the steps since the last refresh, in the moving average
+EMBEDDING_SIZE = 32  # directions of the embedding that are kept
+SAMPLE_POSITIONS = 4096  # for the attention received
+
+
+class ScoreBoard:
+    """Gathers what the steps tell, and makes scores of it.
+
+    Args:
+        names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`.
+        vocab_size: Number of ids.
+        every_steps: Steps between refreshes.
+        anchors_A: Ids of the anchors; only for `anchors`.
+        device: Where the steps happen.
+
+    Attributes:
+        scores: The latest; without tables before the first refresh.
+        seconds: That refreshes have taken so far.
+    """
+
+    def __init__(
+        self,
+        names: set[str],
+        *,
+        vocab_size: int,
+        every_steps: int,
+        device: torch.device,
+        anchors_A: Tensor | None = None,
+    ) -> None:
+        self.names, self.every_steps = names, every_steps
+        self.anchors_A = anchors_A
+        self.scores = Scores(0, {})
+        self.seconds = 0.0
+        zeros = torch.zeros(vocab_size, device=device)
+        self._gathered = {name: zeros.clone() for name in ("count", "loss", "wrong")}
+        self._average = {name: zeros.clone() for name in ("loss", "wrong")}
+        self._seen_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether `observe` must be called with what every step predicted."""
+        return bool(self.names & {"loss", "accuracy"})
+
+    def observe(self, observed: Observed) -> None:
+        """Adds what one step predicted. It does not wait for the device."""
+        targets_N, losses_N = observed.targets_N, observed.losses_N
+        self._gathered["count"].index_add_(0, targets_N, torch.ones_like(losses_N))
+        self._gathered["loss"].index_add_(0, targets_N, losses_N)
+        self._gathered["wrong"].index_add_(0, targets_N, observed.wrong_N.float())
+
+    def due(self, step: int) -> bool:
+        """Whether scores are made anew behind this step."""
+        return step % self.every_steps == 0
+
+    def sample_rows(self, length: int) -> int:
+        """How many rows of this length a refresh looks at; 0 where it needs none."""
+        return max(1, SAMPLE_POSITIONS // length) if "attention" in self.names else 0
+
+    def refresh(self, step: int, model: MaskedLM, sample: Rows | None, *, rate: float) -> None:
+        """Makes the scores anew.
+
+        Args:
+            step: Their version.
+            model: The model as it is.
+            sample: Some rows, where `sample_rows` asks for them.
+            rate: Of masking at present.
+        """
+        begin = time.monotonic()
+        self._fold()
+        tables = {}
+        if "loss" in self.names:
+            tables["loss"] = self._filled(self._average["loss"])
+        if "accuracy" in self.names:
+            tables["accuracy"] = self._filled(self._average["wrong"] * rate)
+        if "attention" in self.names:
+            assert sample is not None, "rows are given where the board asks for them"
+            tables["attention"] = _received(model, sample)
+        if self.names & {"embedding", "anchors"}:
+            embedding_VD = main_directions(model.encoder.tokens.detach())
+            if "embedding" in self.names:
+                tables["embedding"] = embedding_VD
+            if self.anchors_A is not None:
+                unit_VD = torch.nn.functional.normalize(embedding_VD, dim=1)
+                closest_V = (unit_VD @ unit_VD[self.anchors_A].T).max(1).values
+                tables["anchors"] = (0.5 + 0.5 * closest_V).clamp(min=1e-3)
+        self.scores = Scores(step, tables)
+        self.seconds += time.monotonic() - begin
+
+    def _fold(self) -> None:
+        """Takes what was gathered since the last time into the moving averages."""
+        count_V = self._gathered["count"]
+        met_V = count_V > 0
+        for name, average_V in self._average.items():
+            now_V = self._gathered[name] / count_V.clamp(min=1.0)
+            mixed_V = torch.where(self._seen_V, (1.0 - NEW) * average_V + NEW * now_V, now_V)
+            average_V.copy_(torch.where(met_V, mixed_V, average_V))
+        self._seen_V |= met_V
+        for gathered_V in self._gathered.values():
+            gathered_V.zero_()
+
+    def _filled(self, average_V: Tensor) -> Tensor:
+        """What was never predicted gets the mean of what was."""
+        seen_V = self._seen_V
+        mean = average_V.sum() / seen_V.sum().clamp(min=1)
+        return torch.where(seen_V, average_V, mean)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
+        state = {f"gathered.{name}": value for name, value in self._gathered.items()}
+        state |= {f"average.{name}": value for name, value in self._average.items()}
+        state |= {f"scores.{name}": value for name, value in self.scores.tables.items()}
+        version = torch.tensor([self.scores.version], dtype=torch.int64)
+        return {**state, "seen": self._seen_V, "version": version}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Takes back what `state` gave.
+
+        Raises:
+            KeyError: A tensor is missing.
+        """
+        for prefix, held in (("gathered", self._gathered), ("average", self._average)):
+            for name, tensor in held.items():
+                tensor.copy_(state[f"{prefix}.{name}"])
+        self._seen_V.copy_(state["seen"])
+        device = self._seen_V.device
+        tables = {n.removeprefix("scores."): t.to(device) for n, t in state.items() if n.startswith("scores.")}
+        self.scores = Scores(int(state["version"]), tables)
+
+
+def _received(model: MaskedLM, sample: Rows) -> Tensor:
+    """[V]: the attention that each id receives on average; what is not in the sample gets an even share."""
+    was_training = model.training
+    model.eval()
+    received_BS = attention_received(
+        model.encoder,
+        sample.input_ids,
+        segment_ids_BS=sample.segment_ids,
+        position_ids_BS=sample.position_ids,
+        token_type_ids_BS=sample.token_type_ids,
+    )
+    model.train(was_training)
+    ids = sample.input_ids[sample.maskable]
+    size = len(model.encoder.tokens)
+    total_V = torch.zeros(size, device=ids.device).index_add_(0, ids, received_BS[sample.maskable])
+    count_V = torch.bincount(ids, minlength=size)
+    return torch.where(count_V > 0, total_V / count_V.clamp(min=1), 1.0)
+
+
+def main_directions(table_VD: Tensor) -> Tensor:
+    """The embedding, centred, in its directions of largest variance: [V, at most 32], float32."""
+    centred = table_VD.float() - table_VD.float().mean(0)
+    _, directions = torch.linalg.eigh(centred.T @ centred)
+    return centred @ directions[:, -EMBEDDING_SIZE:]

@@ -169,16 +169,20 @@ def test_a_bare_modernbert_loads_too(make_model: MakeModel, tmp_path: Path, capl
         assert torch.equal(again.encoder(some_ids()), model.encoder(some_ids()))
 
 
-def test_the_head_for_next_sentences_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_head_for_next_sentences_is_kept_and_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     theirs = make_theirs("bert", "ForPreTraining")
     theirs.save_pretrained(tmp_path)
     model = load_model(tmp_path, mask_id=4).eval()
-    assert "no place for it: cls.seq_relationship.bias, cls.seq_relationship.weight" in caplog.text
-    assert "untrained" not in caplog.text
-    assert set(model.kept_weights) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    assert not caplog.text
+    assert set(model.kept_weights) == {
+        f"{name}.{kind}" for name in ("bert.pooler.dense", "cls.seq_relationship") for kind in ("weight", "bias")
+    }
+    save_model(model, tmp_path / "again")
+    again = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "again").eval()
     with torch.no_grad():
-        found = theirs(input_ids=some_ids()).prediction_logits
-    assert (found - all_logits(model, some_ids())).abs().max() < 1e-4
+        found, wanted = again(input_ids=some_ids()), theirs(input_ids=some_ids())
+    assert (found.prediction_logits - all_logits(model, some_ids())).abs().max() < 1e-4
+    assert torch.equal(found.seq_relationship_logits, wanted.seq_relationship_logits)
 
 
 def test_a_classifier_is_left_out_and_its_encoder_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

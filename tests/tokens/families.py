@@ -41,3 +41,8 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
     starts = np.flatnonzero(encoded.word_starts)
     assert starts[0] == 0
     return [b"".join(pieces[a:b]).decode() for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+
+
+def bare_characters() -> Tokenizer:
+    """A tokenizer that puts nothing around a text."""
+    return Tokenizer(train_chars(lambda: ["What, art thou dead?"], bare=True))

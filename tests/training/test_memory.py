@@ -82,14 +82,14 @@ def test_a_part_without_targets_is_harmless(make_model: MakeModel, stream: RowSt
 
 def small_memory(state: TrainState, most_rows: int, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Any]) -> None:
     """Lets the model fail where more rows come at once."""
-    forward = state.model.forward
+    forward = state.model.encoder.forward
 
     def limited(ids: torch.Tensor, **rest: Any) -> torch.Tensor:
         if len(ids) > most_rows:
             raise error()
         return forward(ids, **rest)
 
-    monkeypatch.setattr(state.model, "forward", limited)
+    monkeypatch.setattr(state.model.encoder, "forward", limited)
 
 
 def no_memory() -> RuntimeError:

@@ -97,6 +97,7 @@ class ConsoleReporter:
         self.note(
             f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
             f"{result.bits_per_byte:.3f} bits per byte"
+            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
         )
 
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
@@ -146,6 +147,10 @@ def show_summary(run: Run) -> None:
         ("", f"{gain:.2f} better than word frequencies alone ({s['unigram_entropy']:.3f})"),
         ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
         ("bits per byte", f"{s['bits_per_byte']:.3f}"),
+        *(
+            (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
+            for name, figures in s["objectives"].items()
+        ),
         ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
         ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
         ("model", s["model"]),

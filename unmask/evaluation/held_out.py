@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -33,6 +34,21 @@ BATCH_POSITIONS = 8192
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What another objective than masked tokens came to.
+
+    Attributes:
+        loss: Nats per target.
+        accuracy: Share of the targets whose likeliest class is the right one.
+        count: Number of targets.
+    """
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """The result of an evaluation; losses in nats per predicted token.
 
@@ -42,6 +58,7 @@ class HeldOut:
         accuracy: Share of the predicted tokens whose most likely token is right.
         bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
         predicted_tokens: How many there were.
+        objectives: Figures of other objectives, by name, where the model was trained on them.
     """
 
     loss: float
@@ -49,6 +66,7 @@ class HeldOut:
     accuracy: float
     bits_per_byte: float
     predicted_tokens: int
+    objectives: Mapping[str, Figures] = field(default_factory=dict)
 
     @property
     def perplexity(self) -> float:

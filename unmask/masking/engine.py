@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
+from unmask.masking.boundaries import Boundaries, boundaries
 from unmask.masking.budget import RATE_BITS, Draw
 from unmask.masking.flat import FlatRows, flatten, partition
 from unmask.masking.lines import pick, take
@@ -46,18 +47,28 @@ class MaskedRows:
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
         loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
             among the keys.
+        boundaries: Of the units in which targets stand, where the masker was asked for them; not among the keys.
     """
 
     input_ids: Tensor
     labels: Tensor
     attention_mask: Tensor
     loss_weights: Tensor | None = None
+    boundaries: Boundaries | None = None
 
     def part(self, begin: int, end: int) -> MaskedRows:
         """Rows `begin` to `end`, without a copy."""
         weights = None if self.loss_weights is None else self.loss_weights[begin:end]
         input_ids, labels, attention_mask = (self[name][begin:end] for name in self.keys())
-        return MaskedRows(input_ids, labels, attention_mask, weights)
+        outside = None if self.boundaries is None else self.boundaries.part(begin, end)
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
+
+    def to(self, device: torch.device) -> MaskedRows:
+        """The same on another device."""
+        weights = None if self.loss_weights is None else self.loss_weights.to(device)
+        outside = None if self.boundaries is None else self.boundaries.to(device)
+        input_ids, labels, attention_mask = (self[name].to(device) for name in self.keys())
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
 
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
@@ -80,9 +91,11 @@ class Masker:
         frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"` and for
             weights by frequency.
         tables: These and others, in place of `frequencies`.
+        with_boundaries: Whether masked rows say where the units end.
 
     Raises:
-        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary.
+        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary; or boundaries are asked
+            for and the tokenizer puts nothing around a text.
     """
 
     def __init__(
@@ -93,7 +106,15 @@ class Masker:
         seed: int = 0,
         frequencies: NDArray[np.int64] | None = None,
         tables: Tables | None = None,
+        with_boundaries: bool = False,
     ) -> None:
+        if with_boundaries and (tokenizer.special.cls is None or tokenizer.special.sep is None):
+            raise SettingsError(
+                "the span-boundary objective predicts a span from the tokens on either side of it, but the tokenizer "
+                "has no [CLS] or no [SEP] to stand there at the ends of a text; take another tokenizer, or remove "
+                "objectives.span_boundary"
+            )
+        self.with_boundaries = with_boundaries
         self.settings = settings
         self.tokenizer = tokenizer
         self.seed = seed
@@ -211,7 +232,8 @@ class Masker:
         weights = None
         if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
             weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
-        return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights)
+        outside = boundaries(units, batch.shape) if self.with_boundaries else None
+        return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
 
     def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
         """The rate of all segments, or of each."""

@@ -25,7 +25,8 @@ class FlatRows:
         input_ids_T: int64: the ids before masking.
         maskable_T: bool.
         word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
-        segment_T: int64: running number of the segment; padding has numbers of its own.
+        segment_T: int64: running number of the segment; padding has numbers of its own. The halves of a pair are two
+            segments here, so that a text is masked alike whatever stands beside it.
         segment_begin_T: int64: place in the line at which the token's segment begins.
         bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
         width: Positions of a row, which no segment exceeds.
@@ -92,11 +93,13 @@ def flatten(rows: Rows, key: int) -> FlatRows:
     num_rows, length = rows.shape
     segment_BS = rows.segment_ids
     begins_BS = torch.ones_like(rows.maskable)
-    begins_BS[:, 1:] = segment_BS[:, 1:] != segment_BS[:, :-1]
+    key_BS = rows.segment_keys
+    begins_BS[:, 1:] = (segment_BS[:, 1:] != segment_BS[:, :-1]) | (key_BS[:, 1:] != key_BS[:, :-1])
     begins_T = begins_BS.view(-1)
     places_T = torch.arange(num_rows * length, device=begins_T.device)
     segment_begin_T = torch.cummax(places_T * begins_T, 0).values
-    counters_T = rows.segment_keys.reshape(-1) + rows.position_ids.reshape(-1) * GOLDEN + key
+    position_T = rows.position_ids.reshape(-1)
+    counters_T = key_BS.reshape(-1) + (position_T - position_T[segment_begin_T]) * GOLDEN + key
     return FlatRows(
         input_ids_T=rows.input_ids.reshape(-1),
         maskable_T=rows.maskable.reshape(-1),

@@ -18,7 +18,12 @@ from unmask.model.parts import Attention
 
 @torch.no_grad()
 def attention_received(
-    encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS: Tensor, position_ids_BS: Tensor
+    encoder: Encoder,
+    input_ids_BS: Tensor,
+    *,
+    segment_ids_BS: Tensor,
+    position_ids_BS: Tensor,
+    token_type_ids_BS: Tensor | None = None,
 ) -> Tensor:
     """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries.
 
@@ -26,7 +31,7 @@ def attention_received(
 
     Args:
         encoder: In evaluation mode.
-        input_ids_BS, segment_ids_BS, position_ids_BS: As for the encoder.
+        input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS: As for the encoder.
 
     Returns:
         [B, S], float32: 1 where a token receives an even share; 0 at padding.
@@ -39,7 +44,12 @@ def attention_received(
         add = partial(_add, received_BS, real_BS)
         hooks.append(block.attention.register_forward_pre_hook(add))
     try:
-        encoder(input_ids_BS, segment_ids_BS=segment_ids_BS, position_ids_BS=position_ids_BS)
+        encoder(
+            input_ids_BS,
+            segment_ids_BS=segment_ids_BS,
+            position_ids_BS=position_ids_BS,
+            token_type_ids_BS=token_type_ids_BS,
+        )
     finally:
         for hook in hooks:
             hook.remove()

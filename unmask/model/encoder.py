@@ -1,6 +1,7 @@
-"""The encoder, and the masked language model made of it and a head. The encoder knows no task.
+"""The encoder, and the masked language model made of it and its heads. The encoder knows no task.
 
-Shape suffixes: B = rows, S = positions, D = hidden size, N = predicted positions, V = vocabulary.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = predicted positions,
+V = vocabulary.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from unmask.errors import ModelError
 from unmask.hashing import mix_ints
 from unmask.model.block import Block
+from unmask.model.boundary_head import BoundaryHead
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
+from unmask.model.pair_head import PairHead
 from unmask.model.parts import Norm, dropout, rotary_table
 
 # What a block needs to know of a batch: rotary angles (None: positions are learned) and who attends to whom.
@@ -148,18 +151,31 @@ def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.d
 
 
 class MaskedLM(nn.Module):
-    """An encoder with the masked-language-model head.
+    """An encoder with the masked-language-model head, and those of other objectives where a training has them.
+
+    Args:
+        config: Of the encoder.
+        pairs: Whether pairs are told from each other.
+        boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
 
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
             back (BERT's pooler), by the names they have there.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        pairs: bool = False,
+        boundary_length: int | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
         self.head = MLMHead(config)
+        self.pair_head = PairHead(config) if pairs else None
+        self.boundary_head = None if boundary_length is None else BoundaryHead(config, boundary_length)
         self.kept_weights: dict[str, Tensor] = {}
 
     def forward(
@@ -191,8 +207,11 @@ class MaskedLM(nn.Module):
             token_type_ids_BS=token_type_ids_BS,
             dropout_seed=dropout_seed,
         )
-        hidden_ND = hidden_BSD.flatten(0, 1).index_select(0, positions_N)
-        return self.head(hidden_ND, self.encoder.tokens)
+        return self.predict(hidden_BSD.flatten(0, 1), positions_N)
+
+    def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
+        return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
     @property
     def num_parameters(self) -> int:

@@ -26,6 +26,8 @@ from unmask.model.roberta_prelayernorm import ROBERTA_PRELAYERNORM
 log = logging.getLogger("unmask")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_UNSAVED = "boundary_head."  # a head that checkpoints hold and a model folder does not
+_CLASSIFIER = "cls.seq_relationship.weight"
 # A layout is named as transformers names it in `model_type`.
 LAYOUTS: dict[Layout, FolderLayout] = {
     "modernbert": MODERNBERT,
@@ -40,15 +42,24 @@ def save_model(model: MaskedLM, folder: Path) -> None:
 
     Args:
         model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
-            were only kept (BERT's pooler) are written as they were.
+            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
+            `BertForPreTraining` too; the head for span boundaries is left out, and the log says so.
         folder: Made where missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     layout = LAYOUTS[model.config.layout]
-    ours = {name: parameter.detach().to("cpu", torch.float32) for name, parameter in model.named_parameters()}
-    weights = layout.names.to_transformers(ours) | model.kept_weights
-    content = json.dumps(layout.write_config(model.config), indent=2)
-    (folder / CONFIG).write_text(content + "\n", encoding="utf-8")
+    ours = {
+        name: parameter.detach().to("cpu", torch.float32)
+        for name, parameter in model.named_parameters()
+        if not name.startswith(_UNSAVED)
+    }
+    if model.boundary_head is not None:
+        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+    weights = model.kept_weights | layout.names.to_transformers(ours)
+    content = layout.write_config(model.config)
+    if model.pair_head is not None or _CLASSIFIER in model.kept_weights:
+        content["architectures"] = [layout.pair_architecture]
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 

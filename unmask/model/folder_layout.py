@@ -21,11 +21,18 @@ class ReadConfig(Protocol):
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """What a model folder needs to know of a layout."""
+    """What a model folder needs to know of a layout.
+
+    Attributes:
+        names: Of its weights.
+        write_config, read_config: Its config.json.
+        pair_architecture: transformers' class with a head for pairs; None where it has none.
+    """
 
     names: Names
     write_config: Callable[[EncoderConfig], dict[str, Any]]
     read_config: ReadConfig
+    pair_architecture: str | None = None
 
 
 def read_values(

@@ -26,5 +26,8 @@ class MLMHead(nn.Module):
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
-        hidden_ND = self.norm(self.activation(self.dense(hidden_ND)))
-        return functional.linear(hidden_ND, tokens_VD.to(hidden_ND.dtype), self.bias.to(hidden_ND.dtype))
+        return self.decode(self.norm(self.activation(self.dense(hidden_ND))), tokens_VD)
+
+    def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of what the decoder compares with the embedding matrix."""
+        return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))

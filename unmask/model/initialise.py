@@ -57,6 +57,8 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
                         module.weight.uniform_(-bound, bound, generator=generator)
                     case "he":
                         module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
+        if model.boundary_head is not None:  # last, so that other heads change nothing of what the encoder draws
+            _fill(model.boundary_head.places, std, generator)
 
 
 def initialise_head(model: MaskedLM, *, seed: int) -> None:

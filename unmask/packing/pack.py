@@ -24,6 +24,18 @@ class Fragment(NamedTuple):
     length: int
 
 
+class Segment(NamedTuple):
+    """What stands between `[CLS]` and the last `[SEP]`: one fragment, or the two halves of a pair.
+
+    Attributes:
+        parts: In the order in which they stand.
+        label: Class of a pair, as `unmask.packing.pairs` counts them; None where it is no pair.
+    """
+
+    parts: tuple[Fragment, ...]
+    label: int | None = None
+
+
 class _Rows:
     """Rows that are being filled.
 

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
-from unmask.hashing import GOLDEN, mix, permutation
-from unmask.packing.pack import Fragment, pack_pieces
+from unmask.hashing import GOLDEN, mix, mix_ints, permutation
+from unmask.packing.pack import Fragment, Segment, pack_pieces
+from unmask.packing.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
 from unmask.packing.rows import Rows
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -86,12 +87,25 @@ class RowStream:
         length: Positions of a row, unless a batch asks for others.
         seed: Of the order.
         shuffle: False keeps the order of the corpus, for evaluation.
+        pairs: What pairs segments are made of; None makes none.
+
+    Raises:
+        DataError: Rows of this length have no room for text, or no pairs can be made of this text.
     """
 
     def __init__(
-        self, store: TokenStore, tokenizer: Tokenizer, *, length: int, seed: int, shuffle: bool = True
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        seed: int,
+        shuffle: bool = True,
+        pairs: PairKind | None = None,
     ) -> None:
-        self._overhead = len(tokenizer.special.around)
+        if pairs is not None:
+            check_pairs(pairs, store, tokenizer)
+        self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
             raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
         self.store = store
@@ -99,9 +113,10 @@ class RowStream:
         self.length = length
         self.seed = seed
         self.shuffle = shuffle
+        self.pairs = pairs
         self._key_of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
         self._epoch: tuple[int, list[NDArray[np.int64]]] | None = None
-        self._window: tuple[Cursor, list[list[Fragment]]] | None = None
+        self._window: tuple[Cursor, list[list[Segment]]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[Batch]:
         """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
@@ -128,7 +143,7 @@ class RowStream:
         length = length or self.length
         cursor = cursor.with_length(length)
         epoch = cursor.epoch
-        rows: list[list[Fragment]] = []
+        rows: list[list[Segment]] = []
         wanted = num_rows
         if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
             left = len(self._rows_of(cursor)) - cursor.row
@@ -138,7 +153,7 @@ class RowStream:
             taken = window[cursor.row : cursor.row + wanted - len(rows)]
             rows += taken
             cursor = self._advance(cursor, len(taken), len(window))
-        num_tokens = sum(fragment.length for row in rows for fragment in row)
+        num_tokens = sum(fragment.length for fragment in _fragments(rows))
         return Batch(self.assemble(rows, length), epoch, num_tokens, cursor)
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
@@ -159,13 +174,13 @@ class RowStream:
             self._epoch = epoch, np.split(order, cuts)
         return self._epoch[1]
 
-    def _rows_of(self, cursor: Cursor) -> list[list[Fragment]]:
+    def _rows_of(self, cursor: Cursor) -> list[list[Segment]]:
         """The packed rows of a window."""
         place = replace(cursor, row=0)
         if self._window is None or self._window[0] != place:
             pieces = self._windows(cursor.epoch)[cursor.window]
             left = [Fragment(int(piece), 0, int(self.store.lengths[piece])) for piece in pieces]
-            rows: list[list[Fragment]] = []
+            rows: list[list[Segment]] = []
             for begin, length in cursor.lengths:
                 if begin:
                     left = _joined(rows[begin:])
@@ -173,17 +188,21 @@ class RowStream:
             self._window = place, rows
         return self._window[1]
 
-    def _pack(self, fragments: list[Fragment], length: int, place: tuple[int, int, int]) -> list[list[Fragment]]:
+    def _pack(self, fragments: list[Fragment], length: int, place: tuple[int, int, int]) -> list[list[Segment]]:
         lengths = np.fromiter((f.length for f in fragments), dtype=np.int64, count=len(fragments))
         packed = pack_pieces(lengths, row_length=length, overhead=self._overhead)
         if self.shuffle:
             packed = [packed[i] for i in permutation(len(packed), _SHUFFLE, self.seed, *place)]
-        return [
+        rows = [
             [Fragment(fragments[f.piece].piece, fragments[f.piece].start + f.start, f.length) for f in row]
             for row in packed
         ]
+        if self.pairs is None:
+            return [[Segment((fragment,)) for fragment in row] for row in rows]
+        key = mix_ints(PAIRS, self.seed, place[0])
+        return make_pairs(self.pairs, rows, self.store, key=key, key_of_piece=self._key_of_piece)
 
-    def assemble(self, rows: list[list[Fragment]], length: int) -> Rows:
+    def assemble(self, rows: list[list[Segment]], length: int) -> Rows:
         """Fetches the tokens of some rows of this length.
 
         Returns:
@@ -197,25 +216,34 @@ class RowStream:
         word_starts = np.zeros(shape, dtype=bool)
         keys = np.zeros(shape, dtype=np.int64)
         annotations = {name: np.zeros(shape, dtype=np.int64) for name in self.store.annotations}
+        types = np.zeros(shape, dtype=np.int64)
+        classes = np.full(shape, -1, dtype=np.int64)
         positions = np.arange(length)
-        for r, fragments in enumerate(rows):
+        for r, segments in enumerate(rows):
             begin = 0
-            for number, (piece, start, size) in enumerate(fragments):
-                end = begin + size + self._overhead
-                first = begin + (special.cls is not None)  # of the text
-                ids, starts = self.store.read(piece, start, size)
-                if special.cls is not None:
-                    input_ids[r, begin] = special.cls
-                input_ids[r, first : first + size] = ids
-                if special.sep is not None:
-                    input_ids[r, end - 1] = special.sep
-                word_starts[r, first : first + size] = starts
-                word_starts[r, first] = True  # a long piece may be cut within a word
-                for name, column in annotations.items():
-                    column[r, first : first + size] = self.store.read_annotation(name, piece, start, size)
+            for number, segment in enumerate(segments):
+                if segment.label is not None:
+                    classes[r, begin] = segment.label
+                place = begin
+                for half, (piece, start, size) in enumerate(segment.parts):
+                    opening = special.sep if half else special.cls  # a second half begins at the [SEP] before its text
+                    first = place + (opening is not None)  # of the text
+                    end = first + size + (special.sep is not None)
+                    ids, starts = self.store.read(piece, start, size)
+                    if opening is not None:
+                        input_ids[r, place] = opening
+                    input_ids[r, first : first + size] = ids
+                    if special.sep is not None:
+                        input_ids[r, end - 1] = special.sep
+                    word_starts[r, first : first + size] = starts
+                    word_starts[r, first] = True  # a long piece may be cut within a word
+                    for name, column in annotations.items():
+                        column[r, first : first + size] = self.store.read_annotation(name, piece, start, size)
+                    types[r, first:end] = half
+                    keys[r, place:end] = self._key_of_piece[piece] ^ start
+                    place = end - 1
                 segment_ids[r, begin:end] = number
                 position_ids[r, begin:end] = positions[: end - begin]
-                keys[r, begin:end] = self._key_of_piece[piece] ^ start
                 begin = end
         maskable = self.tokenizer.ordinary[input_ids]  # special, unknown and padding tokens are not ordinary
         return Rows(
@@ -226,13 +254,19 @@ class RowStream:
             maskable=torch.from_numpy(maskable),
             segment_keys=torch.from_numpy(mix(keys)),
             annotations={name: torch.from_numpy(column) for name, column in annotations.items()},
+            classes={} if self.pairs is None else {self.pairs: torch.from_numpy(classes)},
+            token_type_ids=None if self.pairs is None else torch.from_numpy(types),
         )
 
 
-def _joined(rows: list[list[Fragment]]) -> list[Fragment]:
+def _fragments(rows: list[list[Segment]]) -> Iterator[Fragment]:
+    return (fragment for row in rows for segment in row for fragment in segment.parts)
+
+
+def _joined(rows: list[list[Segment]]) -> list[Fragment]:
     """The fragments of some rows in the order of the text, neighbours joined."""
     joined: list[Fragment] = []
-    for fragment in sorted(fragment for row in rows for fragment in row):
+    for fragment in sorted(_fragments(rows)):
         last = joined[-1] if joined else None
         if last is not None and last.piece == fragment.piece and last.start + last.length == fragment.start:
             joined[-1] = last._replace(length=last.length + fragment.length)

@@ -148,7 +148,8 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
     sitting = Sitting(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
     begin = last = time.monotonic()
     seconds, tokens = [], 0
-    for report in islice(train(sitting.state, sitting.stream, sitting.masker, training), NUM_STEPS):
+    steps_made = train(sitting.state, sitting.stream, sitting.masker, training, objectives=sitting.objectives)
+    for report in islice(steps_made, NUM_STEPS):
         now = time.monotonic()
         seconds.append(now - last)
         last, tokens = now, tokens + report.tokens

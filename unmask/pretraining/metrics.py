@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class MetricsFile:
                 "tokens": tokens,
                 "learning_rate": last.learning_rate,
                 "gradient_norm": last.gradient_norm,
+                **_mean_losses(self._gathered),
             }
         )
         self._gathered = []
@@ -70,6 +72,7 @@ class MetricsFile:
                 "bits_per_byte": result.bits_per_byte,
                 "predicted_tokens": result.predicted_tokens,
                 "final": final,
+                **({"objectives": {n: asdict(f) for n, f in result.objectives.items()}} if result.objectives else {}),
             }
         )
 
@@ -82,6 +85,15 @@ class MetricsFile:
     def _write(self, line: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _mean_losses(reports: list[StepReport]) -> dict[str, dict[str, float]]:
+    """Mean losses of other objectives over some steps, where there are any."""
+    means = {}
+    for name in reports[-1].objectives:
+        losses = [report.objectives[name] for report in reports]
+        means[name] = sum(each.loss * each.count for each in losses) / max(sum(each.count for each in losses), 1)
+    return {"objectives": means} if means else {}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

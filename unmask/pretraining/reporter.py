@@ -48,6 +48,8 @@ class LogReporter:
     def evaluation(self, step: int, result: HeldOut) -> None:
         """Logs it."""
         log.info("step %d: held-out loss %.3f, accuracy %.3f", step, result.loss, result.accuracy)
+        for name, figures in result.objectives.items():
+            log.info("step %d: %s loss %.3f, accuracy %.3f", step, name, figures.loss, figures.accuracy)
 
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
         """Logs them, with what is predicted in brackets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def write_result(
         The summary.
     """
     held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
-    result = held_out.evaluate(state.model)
+    result = watch.measure(state, held_out, watch.objective_set(recipe.evaluation.final_max_tokens))
     watch.record(state, result, final=True)
     _write_model(folder, state, data)
     predictions = json.loads(folder.predictions.read_text(encoding="utf-8"))
@@ -99,6 +100,7 @@ def _summary(
         "unigram_entropy": entropy,
         "on_plateau": on_plateau(result.loss, entropy),
         "bits_per_byte": result.bits_per_byte,
+        "objectives": {name: asdict(figures) for name, figures in result.objectives.items()},
         "best_step": None if state.best is None else state.best.step,
         "data_fingerprint": data.manifest.fingerprint,
         "torch": torch.__version__,

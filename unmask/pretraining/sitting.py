@@ -7,7 +7,6 @@ from typing import Any
 
 from unmask.errors import DivergedError
 from unmask.masking.engine import Masker
-from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
 from unmask.pretraining.data import PreparedData
@@ -20,12 +19,13 @@ from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
 from unmask.pretraining.tensorboard import Board
 from unmask.pretraining.watch import Watch
-from unmask.recipe.encoder import encoder_config
+from unmask.recipe.encoder import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.training.budget import Budget
 from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from unmask.training.hardware import choose_device, choose_dtype
 from unmask.training.loop import StepReport, train
+from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
 from unmask.training.state import TrainState
 
@@ -62,14 +62,28 @@ class Sitting:
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
-        model = MaskedLM(encoder_config(recipe, data.tokenizer))
+        model = new_model(recipe, data.tokenizer)
         initialise(model, seed=training.seed, method=recipe.model.initialisation)
         model.to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
-        self.stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        self.masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=tables)
+        pairs = recipe.objectives.pairs
+        self.objectives = extra_objectives(recipe.objectives)
+        self.stream = RowStream(
+            data.train,
+            data.tokenizer,
+            length=training.sequence_length,
+            seed=training.seed,
+            pairs=None if pairs is None else pairs.kind,
+        )
+        self.masker = Masker(
+            recipe.masking,
+            data.tokenizer,
+            seed=training.seed,
+            tables=tables,
+            with_boundaries=recipe.objectives.span_boundary is not None,
+        )
         self.state.board = score_board(recipe.masking, data, self.device)
         self.watch = Watch(recipe, data, reporter)
 
@@ -115,7 +129,8 @@ class Sitting:
         saved_seconds = self.state.seconds
         micro_tokens = self.state.micro_tokens or self.recipe.training.micro_batch_tokens
         try:
-            for report in train(self.state, self.stream, self.masker, self.recipe.training):
+            loop = train(self.state, self.stream, self.masker, self.recipe.training, objectives=self.objectives)
+            for report in loop:
                 self.metrics.step(report)
                 self.board.step(report)
                 self.reporter.step(report)

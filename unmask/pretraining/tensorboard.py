@@ -38,6 +38,7 @@ class Board:
                 "train/learning_rate": report.learning_rate,
                 "train/gradient_norm": report.gradient_norm,
                 "train/sequence_length": report.length,
+                **{f"train/{name}": mean.loss for name, mean in report.objectives.items()},
             },
         )
 
@@ -49,6 +50,8 @@ class Board:
                 "validation/loss": result.loss,
                 "validation/accuracy": result.accuracy,
                 "validation/bits_per_byte": result.bits_per_byte,
+                **{f"validation/{name}": figures.loss for name, figures in result.objectives.items()},
+                **{f"validation/{name}_accuracy": figures.accuracy for name, figures in result.objectives.items()},
             },
         )
 

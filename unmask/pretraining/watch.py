@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from unmask.errors import TokenizerError
+from dataclasses import replace
+
+from unmask.errors import DataError, TokenizerError
 from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
+from unmask.evaluation.objectives import ObjectiveSet
 from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
+from unmask.masking.units import SpanUnits
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.prompts import Prompts
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.tensorboard import Board
 from unmask.recipe.recipe import Recipe
+from unmask.training.objectives import extra_objectives
 from unmask.training.state import Best, TrainState
 
 
@@ -24,9 +29,10 @@ class Watch:
     """
 
     def __init__(self, recipe: Recipe, data: PreparedData, reporter: Reporter) -> None:
-        self.settings, self.training = recipe.evaluation, recipe.training
+        self.settings, self.training, self.recipe = recipe.evaluation, recipe.training, recipe
         self.data, self.reporter = data, reporter
         self.held_out = self.held_out_set(self.settings.max_tokens)
+        self.objectives = self.objective_set(self.settings.max_tokens)
         self.prompts = self._prompts()
         self.entropy = self.entropy_of(self.held_out)
         self._losses: list[float] = []
@@ -41,6 +47,31 @@ class Watch:
         """Validation rows of the training's length."""
         length = self.training.sequence_length
         return HeldOutSet(self.data.validation, self.data.tokenizer, length=length, max_tokens=max_tokens)
+
+    def objective_set(self, max_tokens: int) -> ObjectiveSet | None:
+        """Validation rows for the objectives beside masked tokens; None where the recipe has none of them."""
+        objectives = extra_objectives(self.recipe.objectives)
+        if not objectives:
+            return None
+        pairs, units = self.recipe.objectives.pairs, self.recipe.masking.units
+        try:
+            return ObjectiveSet(
+                self.data.validation,
+                self.data.tokenizer,
+                objectives=objectives,
+                length=self.training.sequence_length,
+                max_tokens=max_tokens,
+                pairs=None if pairs is None else pairs.kind,
+                spans=units if self.recipe.objectives.span_boundary and isinstance(units, SpanUnits) else None,
+            )
+        except DataError as error:
+            self.reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
+            return None
+
+    def measure(self, state: TrainState, held_out: HeldOutSet, objectives: ObjectiveSet | None) -> HeldOut:
+        """Evaluates on these rows."""
+        result = held_out.evaluate(state.model)
+        return result if objectives is None else replace(result, objectives=objectives.evaluate(state.model))
 
     def entropy_of(self, held_out: HeldOutSet) -> float:
         """Of the token frequencies of the training text, on the hidden tokens of some rows; in nats per token."""
@@ -60,7 +91,7 @@ class Watch:
         Returns:
             Whether the held-out loss is the lowest of the training so far.
         """
-        result = self.held_out.evaluate(state.model)
+        result = self.measure(state, self.held_out, self.objectives)
         self.record(state, result, final=False)
         if self.prompts is not None:
             self.reporter.predictions(state.step, self.prompts.predict(state.model))

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from unmask.model.config import EncoderConfig, default_intermediate_size
+from unmask.model.encoder import MaskedLM
 from unmask.model.layouts import PARTS
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.tokenizer import Tokenizer
+
+
+def new_model(recipe: Recipe, tokenizer: Tokenizer) -> MaskedLM:
+    """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet."""
+    objectives = recipe.objectives
+    return MaskedLM(
+        encoder_config(recipe, tokenizer),
+        pairs=objectives.pairs is not None,
+        boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
+    )
 
 
 def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:

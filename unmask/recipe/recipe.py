@@ -17,10 +17,12 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
 from unmask.evaluation.settings import EvaluationSettings
 from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import SpanUnits
 from unmask.model.config import ModelSettings
 from unmask.recipe.overrides import apply_override, set_value
 from unmask.settings import Settings, validated
 from unmask.tokens.settings import TokenizerSettings
+from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.settings import CheckpointSettings, TrainingSettings
 
 DEFAULT = "tiny"
@@ -40,6 +42,7 @@ class Recipe(Settings):
     annotation: AnnotationSettings = AnnotationSettings()
     masking: MaskingSettings = MaskingSettings.model_validate({})
     model: ModelSettings = ModelSettings()
+    objectives: ObjectivesSettings = ObjectivesSettings()
     training: TrainingSettings
     checkpoint: CheckpointSettings = CheckpointSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -49,6 +52,21 @@ class Recipe(Settings):
         longest, rows = self.model.max_position_embeddings, self.training.sequence_length
         if longest is not None and longest < rows:
             raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
+        if self.objectives.pairs is not None:
+            if self.model.layout != "bert":
+                raise ValueError(
+                    f"objectives.pairs: the layout {self.model.layout!r} has no place for a head that tells pairs "
+                    "apart; set model.layout to 'bert', or remove objectives.pairs (--set objectives.pairs=none)"
+                )
+            if (self.model.type_vocab_size or 2) < 2:
+                raise ValueError(
+                    "objectives.pairs: the halves of a pair have two token types; model.type_vocab_size is 1"
+                )
+        if self.objectives.span_boundary is not None and not isinstance(self.masking.units, SpanUnits):
+            raise ValueError(
+                f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
+                "'span', or remove objectives.span_boundary (--set objectives.span_boundary=none)"
+            )
         return self
 
     def to_toml(self) -> str:

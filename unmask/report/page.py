@@ -109,6 +109,10 @@ def _headline(summary: Mapping[str, Any], gain: float) -> str:
         (f"{gain:+.2f}", "nats better than word frequencies alone"),
         (f"{summary['validation_accuracy']:.1%}", "hidden tokens predicted right"),
         (f"{summary['bits_per_byte']:.3f}", "bits per byte of hidden text"),
+        *(
+            (f"{figures['accuracy']:.1%}", f"{name.replace('_', ' ')}: right of {figures['count']:,}")
+            for name, figures in summary.get("objectives", {}).items()
+        ),
         (f"{summary['tokens_seen'] / 1e6:.2f}M", f"tokens seen, {summary['epochs']:.1f} epochs"),
         (f"{summary['tokens_per_second']:,.0f}", "tokens a second"),
         (f"{summary['steps']:,}", "steps"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from unmask.hashing import mix_ints
@@ -13,9 +13,10 @@ from unmask.masking.schedule import rate_at
 from unmask.packing.stream import RowStream
 from unmask.training.budget import Budget, Spent
 from unmask.training.memory import step_that_fits
+from unmask.training.objectives import Objective
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
-from unmask.training.step import training_step
+from unmask.training.step import MeanLoss, training_step
 
 _DROPOUT = 3  # sets these seeds apart from those of the masks
 
@@ -36,6 +37,7 @@ class StepReport:
         length: Positions of its rows.
         micro_batches: Parts that it was computed in; more than before where memory ran out.
         seconds: Training time so far, this step included.
+        objectives: The losses of other objectives than masked tokens, by name, without their weights.
     """
 
     step: int
@@ -49,6 +51,7 @@ class StepReport:
     length: int
     micro_batches: int
     seconds: float
+    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
 
 
 def train(
@@ -57,6 +60,7 @@ def train(
     masker: Masker,
     settings: TrainingSettings,
     *,
+    objectives: Sequence[Objective] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StepReport]:
     """Trains until the budget is used up, from wherever the state is.
@@ -68,6 +72,7 @@ def train(
         stream: The training text.
         masker: What is predicted.
         settings: Budget, learning rate, batch.
+        objectives: What is learned beside the masked tokens; model, stream and masker are made for them.
         clock: In seconds.
 
     Raises:
@@ -99,6 +104,7 @@ def train(
             learning_rate_scale=scale,
             step=state.step + 1,
             dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
+            objectives=objectives,
             observe=board is not None and board.needs_steps,
         )
         result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=state.micro_tokens)
@@ -127,6 +133,7 @@ def train(
             length=length,
             micro_batches=result.micro_batches,
             seconds=state.seconds,
+            objectives=result.objectives,
         )
         state.seconds = clock() - begin
         progress = budget.progress(state.spent)

@@ -152,7 +152,11 @@ def _received(model: MaskedLM, sample: Rows) -> Tensor:
     was_training = model.training
     model.eval()
     received_BS = attention_received(
-        model.encoder, sample.input_ids, segment_ids_BS=sample.segment_ids, position_ids_BS=sample.position_ids
+        model.encoder,
+        sample.input_ids,
+        segment_ids_BS=sample.segment_ids,
+        position_ids_BS=sample.position_ids,
+        token_type_ids_BS=sample.token_type_ids,
     )
     model.train(was_training)
     ids = sample.input_ids[sample.maskable]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -13,9 +14,18 @@ from unmask.errors import DivergedError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import predicted_positions, token_losses
+from unmask.model.loss import token_losses
 from unmask.packing.rows import Rows
+from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """A loss in nats per target, and the number of targets."""
+
+    loss: float
+    count: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class StepResult:
         predicted_tokens: How many were predicted.
         gradient_norm: Before clipping.
         micro_batches: Parts that it was computed in.
+        objectives: The losses of the other objectives, by name, without their weights.
         observed: What each prediction came to, where that was asked for.
     """
 
@@ -49,6 +60,7 @@ class StepResult:
     predicted_tokens: int
     gradient_norm: float
     micro_batches: int = 1
+    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
     observed: Observed | None = None
 
 
@@ -62,12 +74,14 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     step: int,
     dropout_seed: int | None = None,
     micro_rows: int | None = None,
+    objectives: Sequence[Objective] = (),
     observe: bool = False,
 ) -> StepResult:
-    """Predicts the masked tokens of a batch and updates the model.
+    """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
 
-    The loss is summed, and divided by the number of predicted tokens of the whole step (or the sum of their weights),
-    however many parts it is computed in: means of parts with unequal numbers of targets must not be averaged.
+    Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
+    however many parts it is computed in: means of parts with unequal numbers of targets must not be averaged. What is
+    minimised is the loss per predicted token plus that of each other objective, times its weight.
 
     Args:
         model: On the device of the rows.
@@ -78,49 +92,53 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         step: Number of the step, for the error's text.
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
         micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
+        objectives: What is learned beside the masked tokens.
         observe: Whether the result says what each prediction came to.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated.
     """
     parts = _parts(rows, masked, micro_rows or rows.shape[0])
-    positions = [predicted_positions(part.labels) for _, part in parts]  # waits for a GPU, as do loss and norm below
-    total = sum(_total(part, positions_N) for (_, part), positions_N in zip(parts, positions, strict=True)) or 1.0
-    loss = 0.0
+    learned = (PREDICT_MASKED, *objectives)
+    targets = [
+        [each.targets(*part) for each in learned] for part in parts
+    ]  # waits for a GPU, as do loss and norm below
+    counts = [sum(map(len, of_parts)) for of_parts in zip(*targets, strict=True)]
+    totals = [sum(each.total for each in of_parts) or 1.0 for of_parts in zip(*targets, strict=True)]
     observed: list[Observed] = []
-    for number, ((some_rows, part), positions_N) in enumerate(zip(parts, positions, strict=True)):
-        logits = model(
+    losses = [0.0] * len(learned)
+    for number, ((some_rows, part), of_part) in enumerate(zip(parts, targets, strict=True)):
+        hidden_BSD = model.encoder(
             part.input_ids,
-            positions_N=positions_N,
             segment_ids_BS=some_rows.segment_ids,
             position_ids_BS=some_rows.position_ids,
+            token_type_ids_BS=some_rows.token_type_ids,
             dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
         )
-        targets_N = part.labels.flatten()[positions_N]
-        losses_N = token_losses(logits, targets_N)
-        if observe:
-            observed.append(Observed(targets_N, losses_N.detach(), logits.detach().argmax(-1) != targets_N))
-        if part.loss_weights is not None:
-            losses_N = losses_N * part.loss_weights.flatten()[positions_N]
-        part_loss = losses_N.sum() / total
-        loss += part_loss.item()
-        if not math.isfinite(loss):
+        loss = torch.zeros((), device=hidden_BSD.device)
+        for index, (objective, target) in enumerate(zip(learned, of_part, strict=True)):
+            logits = objective.logits(model, hidden_BSD.flatten(0, 1), target)
+            losses_N = token_losses(logits, target.classes_N)
+            if observe and objective is PREDICT_MASKED:
+                wrong_N = logits.detach().argmax(-1) != target.classes_N
+                observed.append(Observed(target.classes_N, losses_N.detach(), wrong_N))
+            if target.weights_N is not None:
+                losses_N = losses_N * target.weights_N
+            mean = losses_N.sum() / totals[index]
+            losses[index] += mean.item()
+            loss = loss + objective.weight * mean
+        if not all(map(math.isfinite, losses)):
             optimizer.clear()
-            raise DivergedError(f"the loss of step {step} is {loss}")
-        part_loss.backward()
+            raise DivergedError(f"the loss of step {step} is {_shown(learned, losses)}")
+        loss.backward()
     norm = optimizer.clip()
     if not math.isfinite(norm):
         optimizer.clear()
         raise DivergedError(f"the gradient of step {step} has the norm {norm}")
     optimizer.step(learning_rate_scale)
-    return StepResult(loss, sum(map(len, positions)), norm, len(parts), _joined(observed))
-
-
-def _total(part: MaskedRows, positions_N: Tensor) -> float:
-    """What the summed loss is divided by: the number of targets, or the sum of their weights."""
-    if part.loss_weights is None:
-        return len(positions_N)
-    return float(part.loss_weights.flatten()[positions_N].sum())
+    means = {each.name: MeanLoss(loss, count) for each, loss, count in zip(learned, losses, counts, strict=True)}
+    masked_tokens = means.pop(PREDICT_MASKED.name)
+    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means, _joined(observed))
 
 
 def _joined(observed: list[Observed]) -> Observed | None:
@@ -128,6 +146,13 @@ def _joined(observed: list[Observed]) -> Observed | None:
         return None
     columns = ((entry.targets_N, entry.losses_N, entry.wrong_N) for entry in observed)
     return Observed(*(torch.cat(column) for column in zip(*columns, strict=True)))
+
+
+def _shown(learned: Sequence[Objective], losses: Sequence[float]) -> str:
+    """The loss, and where there are several, whose each is."""
+    if len(learned) == 1:
+        return str(losses[0])
+    return ", ".join(f"{loss} ({each.name})" for each, loss in zip(learned, losses, strict=True))
 
 
 def _parts(rows: Rows, masked: MaskedRows, size: int) -> list[tuple[Rows, MaskedRows]]:

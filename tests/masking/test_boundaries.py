@@ -1,0 +1,88 @@
+"""Where spans end: by hand, at the edges of segments, and against the rows themselves."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+
+from tests.masking.helpers import make_rows
+from tests.tokens.families import bare_characters
+from unmask.errors import SettingsError
+from unmask.masking.boundaries import boundaries
+from unmask.masking.engine import Masker
+from unmask.masking.flat import FlatUnits
+from unmask.masking.settings import MaskingSettings
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.4})
+
+
+def test_boundaries_by_hand() -> None:
+    """Two rows: [CLS] a bb [SEP] [PAD], and [CLS] ccc [SEP]. The letters are units."""
+    begin = torch.tensor([0, 1, 2, 2, 4, 5, 6, 7, 7, 7, 10, 11])
+    size = torch.tensor([0, 1, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0])
+    found = boundaries(FlatUnits(begin, size), (2, 6))
+    assert found.before[0, 1:4].tolist() == [0, 1, 1]
+    assert found.behind[0, 1:4].tolist() == [2, 4, 4]
+    assert found.before[1, 1:4].tolist() == [0, 0, 0]
+    assert found.behind[1, 1:4].tolist() == [4, 4, 4]
+    part = found.part(1, 2)
+    assert part.before.shape == (1, 6)
+    assert part.behind[0, 1] == 4
+
+
+def test_a_segment_that_is_one_span(tokenizer: Tokenizer) -> None:
+    """At rate 1 everything is masked; a text of one word has [CLS] and [SEP] beside it."""
+    rows = make_rows(tokenizer, 3, [1, 4, 1])
+    rows.word_starts[:, 5:8] = False  # the second text is one word
+    masked = Masker(SPANS.model_copy(update={"rate": 1.0}), tokenizer, with_boundaries=True)(rows)
+    assert masked.boundaries is not None
+    targets = masked.labels >= 0
+    assert targets.sum(1).tolist() == [6, 6, 6]
+    assert masked.boundaries.before[targets].view(3, 6).tolist() == [[0, 3, 3, 3, 3, 9]] * 3
+    assert masked.boundaries.behind[targets].view(3, 6).tolist() == [[2, 8, 8, 8, 8, 11]] * 3
+
+
+@pytest.mark.parametrize("pairs", [None, "next_sentence"])
+def test_boundaries_enclose_units_in_their_segment(store: TokenStore, tokenizer: Tokenizer, pairs: str | None) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=0, pairs=pairs)  # type: ignore[arg-type]
+    masker = Masker(SPANS, tokenizer, with_boundaries=True)
+    spans = at_edges = 0
+    for batch in islice(stream.batches(Cursor(), 8), 5):
+        rows, masked = batch.rows, masker(batch.rows)
+        assert masked.boundaries is not None
+        for r, s in torch.nonzero(masked.labels >= 0).tolist():
+            before, behind = int(masked.boundaries.before[r, s]), int(masked.boundaries.behind[r, s])
+            inside = range(before + 1, behind)
+            assert s in inside
+            assert len(set(rows.segment_ids[r, before : behind + 1].tolist())) == 1
+            assert rows.maskable[r, before + 1 : behind].all()
+            assert (masked.labels[r, before + 1 : behind] >= 0).all(), "a span is masked as a whole"
+            assert rows.word_starts[r, before + 1]
+            assert rows.word_starts[r, behind] or not rows.maskable[r, behind]
+            spans += s == before + 1
+            at_edges += not rows.maskable[r, before] or not rows.maskable[r, behind]
+    assert spans > 100
+    assert at_edges > 20
+
+
+def test_masks_are_the_same_and_boundaries_are_no_keys(store: TokenStore, tokenizer: Tokenizer) -> None:
+    rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 8).rows
+    without, with_them = Masker(SPANS, tokenizer)(rows), Masker(SPANS, tokenizer, with_boundaries=True)(rows)
+    assert without.boundaries is None
+    assert without.part(1, 3).boundaries is None
+    assert torch.equal(without.input_ids, with_them.input_ids)
+    assert list(with_them.keys()) == ["input_ids", "labels", "attention_mask"]
+    part = with_them.part(2, 5).to(torch.device("cpu"))
+    assert part.boundaries is not None
+    assert with_them.boundaries is not None
+    assert torch.equal(part.boundaries.before, with_them.boundaries.before[2:5])
+
+
+def test_a_tokenizer_that_puts_nothing_around_a_text() -> None:
+    with pytest.raises(SettingsError, match=r"no \[CLS\] or no \[SEP\] to stand there at the ends of a text; take ano"):
+        Masker(SPANS, bare_characters(), with_boundaries=True)

@@ -1,0 +1,102 @@
+"""Held-out figures of the objectives beside masked tokens, on pairs and masks that stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from unmask.evaluation.held_out import BATCH_POSITIONS, RATE, SEED, Figures
+from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.replacement import Replacement
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import SpanUnits, TokenUnits
+from unmask.masking.weights import UniformWeights
+from unmask.model.encoder import MaskedLM
+from unmask.model.loss import token_losses
+from unmask.packing.pairs import PairKind
+from unmask.packing.rows import Rows
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.training.objectives import Objective
+
+
+class ObjectiveSet:
+    """Validation rows with pairs and masks for other objectives than masked tokens, made once.
+
+    15 % of the tokens are hidden, in spans where span boundaries are predicted. Objectives without a target in the
+    held-out text have no figures.
+
+    Args:
+        store: The validation tokens.
+        tokenizer: Whose ids they are.
+        objectives: What is evaluated.
+        length: Positions of a row.
+        max_tokens: At most about this many tokens are used.
+        pairs: What pairs the rows hold.
+        spans: How spans are drawn, where their boundaries are an objective.
+
+    Raises:
+        DataError: No pairs can be made of the text.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        objectives: Sequence[Objective],
+        length: int,
+        max_tokens: int,
+        pairs: PairKind | None = None,
+        spans: SpanUnits | None = None,
+    ) -> None:
+        self.objectives = objectives
+        stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs)
+        masker = _masker(tokenizer, spans)
+        self.batches: list[tuple[Rows, MaskedRows]] = []
+        num_tokens = 0
+        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
+            if batch.epoch > 0 or num_tokens >= max_tokens:
+                break
+            num_tokens += batch.num_tokens
+            self.batches.append((batch.rows, masker(batch.rows)))
+
+    @torch.no_grad()
+    def evaluate(self, model: MaskedLM) -> dict[str, Figures]:
+        """Evaluates a model, which is in evaluation mode meanwhile."""
+        device = model.encoder.tokens.device
+        was_training = model.training
+        model.eval()
+        losses = dict.fromkeys((each.name for each in self.objectives), 0.0)
+        right, counts = dict(losses), dict.fromkeys(losses, 0)
+        for batch in self.batches:
+            rows, masked = batch[0].to(device), batch[1].to(device)
+            hidden_BSD = model.encoder(
+                masked.input_ids,
+                segment_ids_BS=rows.segment_ids,
+                position_ids_BS=rows.position_ids,
+                token_type_ids_BS=rows.token_type_ids,
+            )
+            for objective in self.objectives:
+                targets = objective.targets(rows, masked)
+                logits = objective.logits(model, hidden_BSD.flatten(0, 1), targets)
+                losses[objective.name] += float(token_losses(logits, targets.classes_N).sum())
+                right[objective.name] += float((logits.argmax(-1) == targets.classes_N).sum())
+                counts[objective.name] += len(targets)
+        model.train(was_training)
+        return {
+            name: Figures(losses[name] / count, right[name] / count, count) for name, count in counts.items() if count
+        }
+
+
+def _masker(tokenizer: Tokenizer, spans: SpanUnits | None) -> Masker:
+    settings = MaskingSettings(
+        units=spans or TokenUnits(),
+        weights=UniformWeights(),
+        rate=RATE,
+        replacement=Replacement(shares=(1.0, 0.0, 0.0)),
+        static=True,
+    )
+    return Masker(settings, tokenizer, seed=SEED, with_boundaries=spans is not None)

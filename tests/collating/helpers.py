@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.tokens.families import TEXT, trained
+from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
 
 FAMILIES = ("wordpiece", "bpe", "unigram")
-ALL = sorted(STRATEGIES)
+# Those that need no column of annotation.
+ALL = sorted(name for name, pair in STRATEGIES.items() if not needed_annotations(pair))
 
 
 def wrapped(family: str) -> Any:

@@ -115,10 +115,14 @@ def test_collocations_stay_within_their_segment(tokenizer: Tokenizer) -> None:
     ids = torch.tensor([[a, b, a, b]])
     true = torch.ones_like(ids, dtype=torch.bool)
     for segments, expected in (([0, 0, 0, 0], [0, 2]), ([0, 1, 1, 1], [0, 1, 2]), ([0, 0, 0, 1], [0, 2, 3])):
-        rows = Rows(ids, torch.tensor([segments], dtype=torch.int32), torch.zeros_like(ids), true, true, ids)
+        rows = Rows(
+            ids, torch.tensor([segments], dtype=torch.int32), torch.zeros_like(ids), true, true, torch.zeros_like(ids)
+        )
         found = starts_of(rows, {((a,), (b,))}, tokenizer.vocab_size)
         assert found[0].nonzero()[:, 0].tolist() == expected
-    two = Rows(ids.T, torch.zeros(4, 1, dtype=torch.int32), torch.zeros_like(ids.T), true.T, true.T, ids.T)
+    two = Rows(
+        ids.T, torch.zeros(4, 1, dtype=torch.int32), torch.zeros_like(ids.T), true.T, true.T, torch.zeros_like(ids.T)
+    )
     assert starts_of(two, {((a,), (b,))}, tokenizer.vocab_size).all(), "nor beyond their row"
 
 

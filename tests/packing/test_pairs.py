@@ -205,6 +205,7 @@ class FakeStore:
     """Four documents of known tokens; words begin where said."""
 
     def __init__(self, lengths: list[int], starts: list[str], documents: list[int]) -> None:
+        self.annotations: tuple[str, ...] = ()
         self.lengths = np.array(lengths, dtype=np.int64)
         self.document = np.array(documents, dtype=np.int64)
         self.offset = np.zeros(len(lengths), dtype=np.int64)

@@ -257,6 +257,7 @@ class TopicStore:
     def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 600) -> None:
         rng = np.random.default_rng(seed)
         ordinary = np.flatnonzero(tokenizer.ordinary)[:40].reshape(4, 2, 5)
+        self.annotations: tuple[str, ...] = ()
         self.lengths = np.full(num_documents, 12, dtype=np.int64)
         self.document = np.arange(num_documents)
         self.offset = np.zeros(num_documents, dtype=np.int64)

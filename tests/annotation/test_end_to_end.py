@@ -225,7 +225,7 @@ def test_masks_without_a_pipeline(main, monkeypatch: pytest.MonkeyPatch) -> None
     assert code == 0, err
     result = json.loads(out)
     assert {"random", "span"} <= {entry["name"] for entry in result["strategies"]}
-    assert set(result["left_out"]) == {"entity", "phrase", "syntax"}
+    assert {"entity", "phrase", "syntax"} <= set(result["left_out"])
     assert "entity  not shown: entity needs the annotation entities of the text" in err
     code, _, err = main("masks", "Anna saw New York.", "--strategy", "syntax")
     assert code == 2

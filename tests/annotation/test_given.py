@@ -16,12 +16,19 @@ from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources
 from unmask.corpus.spans import Span, cut_spans, outermost
+from unmask.corpus.tables import with_columns
 from unmask.errors import CorpusError, SettingsError
 
 
 def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[TextPiece]:
     return list(
-        read_documents(find_sources([path]), BadInput(skip=False), unit=unit, column="text", fields=fields, **options)  # type: ignore[arg-type]
+        read_documents(
+            with_columns(find_sources([path]), "text", BadInput(skip=False)),
+            BadInput(skip=False),
+            unit=unit,
+            fields=fields,
+            **options,
+        )  # type: ignore[arg-type]
     )
 
 
@@ -85,7 +92,7 @@ def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object], message:
         read(path, {"entities": "entities", "dependencies": "dependencies"})
     bad = BadInput(skip=True)
     assert not list(
-        read_documents(find_sources([path]), bad, unit="line", column="text", fields=dict.fromkeys(ROW, ""))
+        read_documents(with_columns(find_sources([path]), "text", bad), bad, unit="line", fields=dict.fromkeys(ROW, ""))
     )
     assert bad.counts["rows whose annotations cannot be read"] == 1
 

@@ -82,6 +82,10 @@ def test_prepare_then_pretrain(main, corpus_file: Path, tmp_path: Path) -> None:
     assert (code, "holds other files" in err) == (2, True)
 
 
+def test_the_version() -> None:
+    assert call("--version")[0] == f"unmask {unmask.__version__}\n"
+
+
 def test_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
     code, out, err = main("fill", run.folder / "model", "The [MASK] loves the [MASK].", "--top-k", 3, "--json")
     assert code == 0

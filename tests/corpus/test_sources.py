@@ -28,7 +28,7 @@ def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert sorted(found) == [
         ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
     ]  # fmt: skip
-    assert "1 files of other kinds are passed over (.pdf)" in caplog.text
+    assert "files of other kinds are passed over: 1 (.pdf)" in caplog.text
     assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
     assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
 
@@ -77,12 +77,27 @@ def test_the_column_is_found_and_announced(tmp_path: Path) -> None:
     rows = [{"title": "T", "comment": s, "n": 1} for s in SENTENCES]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     plan = Corpus([tmp_path / "a.jsonl"], CorpusSettings()).plan
-    assert plan.column == "comment"
-    assert "its text in column 'comment' (the one with most text among title, comment, n)" in plan.describe()
+    assert "its text in column 'comment'" in plan.describe()
     (tmp_path / "a.csv").write_text("a,comment\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
     assert texts(tmp_path / "a.csv", column="comment") == SENTENCES, "a name that is asked for makes a header"
     with pytest.raises(CorpusError, match=r"no column 'spam'; columns are title, comment, n"):
         Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
+
+
+def test_each_table_has_its_own_column(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": s}) for s in SENTENCES))
+    (tmp_path / "b.csv").write_text("id,text\n" + "\n".join(f'{i},"{s}"' for i, s in enumerate(SENTENCES)))
+    corpus = Corpus([tmp_path], CorpusSettings())
+    assert [piece.text for piece, _ in corpus.pieces()] == SENTENCES * 2
+    assert "its text in column 'body' or 'text'" in corpus.plan.describe()
+
+
+def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "id,x,date\n" + "\n".join(f"{i},{i / 7},2024-01-{i % 28 + 1:02d}" for i in range(99))
+    )
+    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with --set"):
+        Corpus([tmp_path / "a.csv"], CorpusSettings())
 
 
 def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:

@@ -31,6 +31,23 @@ DryRunFlag = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from unmask import __version__
+
+        sys.stdout.write(f"unmask {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Pretrain masked language models on your own text, and use them in transformers."""
+
+
 def print_json(content: Any) -> None:
     """Prints exactly one JSON object on stdout."""
     sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")
@@ -228,6 +245,7 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
     data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
+    max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are used.")] = 200_000,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure a model on text: held-out loss, accuracy, perplexity, bits per byte.
@@ -236,7 +254,7 @@ def evaluate(
     """
     from unmask.cli.evaluate import run_evaluate
 
-    result = run_evaluate(model, data, rates)
+    result = run_evaluate(model, data, rates, max_tokens=max_tokens)
     if as_json:
         print_json(result)
 

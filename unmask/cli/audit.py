@@ -122,6 +122,11 @@ def _show(audits: dict[str, Audit], left_out: dict[str, str]) -> None:
     for name, entry in audits.items():
         for text in entry.broken:
             out.print(f"{name}: {text}", style="red", markup=False, soft_wrap=True)
+    if followed := sorted(audits.keys() & {"adaptive", "semantic"}):
+        out.print(
+            f"{' and '.join(followed)} follow a model in training: here with equal weights, as before its first scores",
+            style="dim",
+        )
     for name, why in left_out.items():
         out.print(f"{name}: not audited: {why}", style="dim", markup=False, soft_wrap=True)
 

@@ -21,6 +21,7 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
     budget = recipe.training.minutes
     lines = [
         _text_line(result["documents"], result["bytes"], result["tokens"], at_least),
+        *_plan_lines(result["plan"], result["skipped"]),
         ("preparation", f"about {duration(result['prepare_seconds'])}"),
         ("model", f"{result['num_parameters']:,} parameters, vocabulary {result['vocab_size']:,}"),
         (
@@ -44,6 +45,7 @@ def show_text_forecast(paths: Sequence[str | Path], recipe: Recipe) -> dict[str,
     _show(
         [
             _text_line(text.documents, text.bytes, text.tokens, at_least),
+            *_plan_lines(text.plan, text.skipped),
             ("vocabulary", f"{text.vocab_size:,}"),
             ("preparation", f"about {duration(text.seconds)}"),
             ("disk", f"about {text.tokens * 3 / 2**20:,.1f} MiB"),
@@ -54,6 +56,10 @@ def show_text_forecast(paths: Sequence[str | Path], recipe: Recipe) -> dict[str,
 
 def _text_line(documents: int, num_bytes: int, tokens: int, at_least: str) -> tuple[str, str]:
     return "text", f"{at_least}{documents:,} documents, {num_bytes:,} bytes, about {tokens:,} tokens"
+
+
+def _plan_lines(plan: str, skipped: dict[str, int]) -> list[tuple[str, str]]:
+    return [("", plan), *(("", f"left out: {number:,} {reason}") for reason, number in skipped.items())]
 
 
 def _show(lines: Sequence[tuple[str, str]]) -> None:

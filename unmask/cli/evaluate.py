@@ -14,7 +14,7 @@ from unmask.inference.evaluate import evaluate
 from unmask.inference.model import load
 
 
-def run_evaluate(model: Path, data: Sequence[str], rates: str) -> dict[str, Any]:
+def run_evaluate(model: Path, data: Sequence[str], rates: str, *, max_tokens: int) -> dict[str, Any]:
     """Evaluates and shows a table, a line a rate.
 
     Raises:
@@ -24,7 +24,8 @@ def run_evaluate(model: Path, data: Sequence[str], rates: str) -> dict[str, Any]
         values = [float(rate) for rate in rates.split(",")]
     except ValueError as error:
         raise SettingsError(f"--rates {rates}: expected numbers with commas between them, such as 0.15,0.3") from error
-    result = evaluate(load(model), data, rates=values)
+    console().print("reading the text, then hiding and predicting", style="dim")
+    result = evaluate(load(model), data, rates=values, max_tokens=max_tokens)
     table = Table(box=None, pad_edge=False)
     for name in ("hidden", "loss", "accuracy", "perplexity", "bits per byte", "hidden tokens"):
         table.add_column(name, justify="right")

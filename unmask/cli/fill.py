@@ -10,6 +10,7 @@ from rich.table import Table
 
 from unmask.cli.progress import console
 from unmask.inference.model import load
+from unmask.pretraining.predictions import shown
 
 
 def run_fill(model: Path, text: str, *, top_k: int) -> dict[str, Any]:
@@ -18,7 +19,8 @@ def run_fill(model: Path, text: str, *, top_k: int) -> dict[str, Any]:
     Raises:
         UnmaskError: As `unmask.load` and `Model.fill`.
     """
-    filled = load(model).fill(text, top_k=top_k)
+    loaded = load(model)
+    filled = loaded.fill(text, top_k=top_k)
     out = console()
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -28,7 +30,7 @@ def run_fill(model: Path, text: str, *, top_k: int) -> dict[str, Any]:
     for rank in range(top_k):
         cells = [f"{rank + 1}"]
         for candidates in filled.masks:
-            cells += [candidates[rank].token, f"{candidates[rank].probability:.1%}"]
+            cells += [shown(loaded.tokenizer.text(candidates[rank].token_id)), f"{candidates[rank].probability:.1%}"]
         table.add_row(*cells)
     out.print(table)
     if len(filled.masks) > 1:

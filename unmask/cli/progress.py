@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -17,6 +18,7 @@ from unmask.training.loop import StepReport
 
 LINE_SECONDS = 15.0
 SMOOTHING = 0.05
+RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 
 
 def console() -> Console:
@@ -51,8 +53,10 @@ class ConsoleReporter:
         self._what = ""
         self._begin = self._last_line = time.monotonic()
         self._loss: float | None = None
-        self._rate: float | None = None
+        self._tokens = 0
+        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
         self._last: StepReport | None = None
+        self._begin_progress = 0.0
 
     def __enter__(self) -> ConsoleReporter:
         self.progress.start()
@@ -77,19 +81,26 @@ class ConsoleReporter:
         self._show(done / total if total else None, facts)
 
     def step(self, report: StepReport) -> None:
-        """Loss and speed, smoothed, and the time left."""
+        """Loss, smoothed; the speed of the last seconds; and the time left."""
+        first = self._what != "training"
         self._begin_task("training")
-        last, self._last = self._last, report
+        self._last = report
+        if first:
+            self._begin_progress = report.progress  # of a run that goes on, or behind the first step
         self._loss = _smooth(self._loss, report.loss)
-        if last is None or report.seconds <= last.seconds:
+        self._tokens += report.tokens
+        self._marks.append((report.seconds, self._tokens))
+        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > RATE_SECONDS:
+            self._marks.popleft()
+        seconds = self._marks[-1][0] - self._marks[0][0]
+        if seconds <= 0.0:
             return
-        self._rate = _smooth(self._rate, report.tokens / (report.seconds - last.seconds))
+        rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
         gone = time.monotonic() - self._begin
-        begin = self._begin_progress
-        left = gone * (1.0 - report.progress) / max(report.progress - begin, 1e-9)
+        left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
         self._show(
             report.progress,
-            f"step {report.step:,}, loss {self._loss:.3f}, {self._rate:,.0f} tokens/s, {duration(left)} left",
+            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {duration(left)} left",
         )
 
     def evaluation(self, step: int, result: HeldOut) -> None:
@@ -119,7 +130,6 @@ class ConsoleReporter:
             self.progress.remove_task(self._task)
         self._what = what
         self._begin = time.monotonic()
-        self._begin_progress = self._last.progress if self._last is not None else 0.0
         self._task = self.progress.add_task(what, total=None, facts="")
 
     def _show(self, share: float | None, facts: str) -> None:
@@ -144,7 +154,11 @@ def show_summary(run: Run) -> None:
     out.print()
     for name, value in (
         ("held-out loss", f"{s['validation_loss']:.3f} nats per predicted token"),
-        ("", f"{gain:.2f} better than word frequencies alone ({s['unigram_entropy']:.3f})"),
+        (
+            "",
+            f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
+            f"({s['unigram_entropy']:.3f})",
+        ),
         ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
         ("bits per byte", f"{s['bits_per_byte']:.3f}"),
         *(

@@ -15,6 +15,7 @@ from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import Source, find_sources
 from unmask.corpus.survey import plan_corpus
+from unmask.corpus.tables import with_columns
 from unmask.errors import CorpusError, SettingsError
 
 
@@ -56,8 +57,10 @@ class Corpus:
             )
         self.settings = settings
         self.fields = fields
-        self.sources = find_sources(paths)
-        self.validation_sources = find_sources(settings.validation) if settings.validation else []
+        bad = BadInput(skip=settings.bad_input == "skip")
+        self.sources = with_columns(find_sources(paths), settings.column, bad)
+        held = find_sources(settings.validation) if settings.validation else []
+        self.validation_sources = with_columns(held, settings.column, bad)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
         self.overlap = 0
@@ -126,9 +129,7 @@ class Corpus:
     def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
         bad = BadInput(skip=self.settings.bad_input == "skip")
         plan = self.plan
-        pieces = read_documents(
-            sources, bad, unit=plan.unit, column=plan.column, piece_chars=plan.piece_chars, fields=self.fields
-        )
+        pieces = read_documents(sources, bad, unit=plan.unit, piece_chars=plan.piece_chars, fields=self.fields)
         yield from clean(pieces, self.settings.cleaning, self.skipped)
         self.skipped += bad.counts  # leaves out what was not met
 

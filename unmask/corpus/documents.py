@@ -147,17 +147,15 @@ def read_documents(
     bad: BadInput,
     *,
     unit: DocumentUnit,
-    column: str | None = None,
     piece_chars: int = PIECE_CHARS,
     fields: Fields | None = None,
 ) -> Iterator[TextPiece]:
     """Reads files as documents, in the order given.
 
     Args:
-        sources: The files.
+        sources: The files; tables with their columns.
         bad: What is done about input that cannot be read.
         unit: What a document is in text files and treebanks; in others it is a row or a sequence.
-        column: Where the text of tables stands.
         piece_chars: Longest piece, in characters.
         fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
             none.
@@ -166,12 +164,12 @@ def read_documents(
         CorpusError: As the readers of the kinds.
     """
     files = (
-        (read_parts(source, bad, column, fields), unit if source.has_lines else "line") for source in sources
+        (read_parts(source, bad, fields), unit if source.has_lines else "line") for source in sources
     )  # fmt: skip
     return split_lines(files, piece_chars=piece_chars)
 
 
-def read_parts(source: Source, bad: BadInput, column: str | None, fields: Fields | None = None) -> Iterator[LinePart]:
+def read_parts(source: Source, bad: BadInput, fields: Fields | None = None) -> Iterator[LinePart]:
     """The lines, rows, sentences or sequences of one file."""
     if source.kind == "text":
         return read_lines(source.path, bad)
@@ -179,5 +177,5 @@ def read_parts(source: Source, bad: BadInput, column: str | None, fields: Fields
         return read_conll(source, bad, fields)
     if source.kind == "fasta":
         return read_fasta(source.path, bad)
-    assert column is not None, "the column of a table is found before it is read"
-    return read_table(source, column, bad, fields)
+    assert source.column is not None, "the column of a table is found before it is read"
+    return read_table(source, source.column, bad, fields)

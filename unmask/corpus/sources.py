@@ -43,10 +43,12 @@ class Source:
     Attributes:
         path: The file.
         kind: Of its content.
+        column: Where the text of a table stands, once that is found.
     """
 
     path: Path
     kind: Kind
+    column: str | None = None
 
     @property
     def is_table(self) -> bool:
@@ -59,25 +61,26 @@ class Source:
         return self.kind in ("text", "conll", "conllu")
 
 
-def find_sources(names: Sequence[str | Path]) -> list[Source]:
+def find_sources(names: Sequence[str | Path], *, announce: bool = True) -> list[Source]:
     """Expands folders and patterns into files, in a fixed order.
 
     Args:
         names: Files, folders (all files below them that can be read), patterns such as `data/**/*.txt`, or folders
             written by `datasets`' `save_to_disk`.
+        announce: Whether files of a folder that cannot be read are named in the log.
 
     Raises:
         CorpusError: Nothing is there, or it cannot be read; the text says what can.
     """
     if not names:
         raise CorpusError("no files were given")
-    return [source for name in names for source in _expand(name)]
+    return [source for name in names for source in _expand(name, announce)]
 
 
-def _expand(name: str | Path) -> list[Source]:
+def _expand(name: str | Path, announce: bool) -> list[Source]:
     path = Path(name)
     if path.is_dir():
-        return _in_folder(path)
+        return _in_folder(path, announce)
     if path.is_file():
         return [Source(path, _kind_of(path))]
     if glob.has_magic(str(name)):
@@ -88,20 +91,20 @@ def _expand(name: str | Path) -> list[Source]:
     raise CorpusError(f"{path}: no such file")
 
 
-def _in_folder(folder: Path) -> list[Source]:
+def _in_folder(folder: Path, announce: bool) -> list[Source]:
     if (folder / "dataset_dict.json").is_file():
         if not (folder / "train").is_dir():
             parts = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
             raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
-        return _in_folder(folder / "train")
+        return _in_folder(folder / "train", announce)
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
         return [Source(file, "arrow") for file in sorted(folder.glob("*.arrow"))]
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if bare_suffix(path) in SUFFIXES]
-    if len(files) < len(inside):
+    if announce and len(files) < len(inside):
         others = sorted({path.suffix or path.name for path in inside} - {path.suffix for path in files})
         log.warning(
-            "%s: %d files of other kinds are passed over (%s)", folder, len(inside) - len(files), ", ".join(others)
+            "%s: files of other kinds are passed over: %d (%s)", folder, len(inside) - len(files), ", ".join(others)
         )
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")

@@ -15,7 +15,6 @@ from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_documents, read
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings, DocumentUnit
 from unmask.corpus.sources import Source
-from unmask.corpus.tables import find_column
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
 
@@ -33,7 +32,6 @@ class Plan:
 
     Attributes:
         unit: What a document is in text files and treebanks.
-        column: Where the text of tables stands; None where there are none.
         reason: Why, in words.
         holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or the end of the
             text, files of their own, or nothing.
@@ -42,7 +40,6 @@ class Plan:
     """
 
     unit: DocumentUnit
-    column: str | None
     reason: str
     holdout_unit: Literal["document", "part", "end", "file", "nothing"]
     threshold: float
@@ -68,7 +65,7 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
     """Looks at the corpus and decides how to read it.
 
     Args:
-        sources: The files.
+        sources: The files; tables with their columns.
         settings: What the user asked for.
         hold_out: Whether a part is held out.
 
@@ -78,7 +75,6 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
     bad = BadInput(skip=settings.bad_input == "skip")
     reasons = []
     unit: DocumentUnit = "line"
-    column = None
     if texts := [source for source in sources if source.kind == "text"]:
         unit, why = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(texts, bad)
         reasons.append(f"a {unit} ({why})")
@@ -87,27 +83,26 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
             unit = settings.documents if settings.documents != "auto" else _tree_unit(trees, bad)
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
         reasons.append(f"{named[unit]} (corpus.documents = {unit})")
-    if tables := [source for source in sources if source.is_table]:
-        column, why = find_column(tables[0], settings.column, bad)
-        reasons.append(f"a row, its text in column {column!r} ({why})")
+    if columns := sorted({source.column for source in sources if source.column is not None}):
+        reasons.append(f"a row, its text in column {' or '.join(map(repr, columns))}")
     if any(source.kind == "fasta" for source in sources):
         reasons.append("a sequence")
     reason = ", ".join(reasons)
 
     def pieces(piece_chars: int) -> Iterator[TextPiece]:
-        found = read_documents(sources, bad, unit=unit, column=column, piece_chars=piece_chars)
+        found = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
         return _beginning(found)
 
     if not hold_out:
-        return Plan(unit, column, reason, "nothing", 0.0, PIECE_CHARS)
+        return Plan(unit, reason, "nothing", 0.0, PIECE_CHARS)
     if settings.validation:
-        return Plan(unit, column, reason, "file", 0.0, PIECE_CHARS)
+        return Plan(unit, reason, "file", 0.0, PIECE_CHARS)
     if settings.holdout_from == "end":
-        return Plan(unit, column, reason, "end", settings.holdout, PIECE_CHARS)
+        return Plan(unit, reason, "end", settings.holdout, PIECE_CHARS)
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
     hashes = list(islice(begins, MANY_DOCUMENTS))
     if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:
-        return Plan(unit, column, reason, "document", _threshold(settings.holdout, hashes), PIECE_CHARS)
+        return Plan(unit, reason, "document", _threshold(settings.holdout, hashes), PIECE_CHARS)
     part_chars = PART_CHARS
     hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if len(hashes) * settings.holdout < 4:  # little text: smaller parts, so that the share is met
@@ -121,7 +116,7 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
             f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
             "--set 'corpus.validation=[\"FILE\"]'"
         )
-    return Plan(unit, column, reason, "part", _threshold(settings.holdout, hashes), part_chars)
+    return Plan(unit, reason, "part", _threshold(settings.holdout, hashes), part_chars)
 
 
 def _threshold(share: float, hashes: list[float]) -> float:

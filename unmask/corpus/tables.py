@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,27 @@ def read_table(
             yield LinePart(text, True, True, spans)
 
 
-def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> tuple[str, str]:
-    """Chooses the text's column.
+def with_columns(sources: Iterable[Source], wanted: str | int | None, bad: BadInput) -> list[Source]:
+    """The sources, tables among them with the column in which their text stands; each file may have its own.
+
+    Args:
+        sources: The files.
+        wanted: What the user named, if anything.
+        bad: As for reading.
+
+    Raises:
+        CorpusError: As `find_column`.
+    """
+    return [replace(s, column=find_column(s, wanted, bad)) if s.is_table else s for s in sources]
+
+
+def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> str:
+    """Chooses the text's column: by its name, else the one with most text.
 
     Args:
         source: The table; its first rows are looked at.
         wanted: What the user named, if anything.
         bad: As for reading.
-
-    Returns:
-        The column, and the reason in words.
 
     Raises:
         CorpusError: It is not there, or no column holds text.
@@ -87,16 +99,23 @@ def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> tupl
     if wanted is not None:
         if str(wanted) not in names:
             raise CorpusError(f"{source.path}: there is no column {str(wanted)!r}; columns are {', '.join(names)}")
-        return str(wanted), "as set"
-    sizes = {name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str)) for name in names}
-    texts = [name for name in names if sizes[name]]
+        return str(wanted)
+    texts = [name for name in names if _looks_like_text([row[name] for row in rows if row.get(name)])]
     if not texts:
-        raise CorpusError(f"{source.path}: no column holds text; columns are {', '.join(names) or 'none'}")
+        raise CorpusError(
+            f"{source.path}: no column looks like text; columns are {', '.join(names) or 'none'}; name one with "
+            "--set corpus.column=NAME"
+        )
     for name in TEXT_NAMES:
         if found := next((column for column in texts if column.lower() == name), None):
-            return found, f"among {', '.join(names)}"
-    best = max(texts, key=lambda name: sizes[name])
-    return best, f"the one with most text among {', '.join(names)}"
+            return found
+    return max(texts, key=lambda name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str)))
+
+
+def _looks_like_text(values: Sequence[Any]) -> bool:
+    """Whether at least half of the values are strings with letters, so neither numbers nor dates."""
+    lettered = sum(isinstance(value, str) and any(map(str.isalpha, value)) for value in values)
+    return lettered > 0 and 2 * lettered >= len(values)
 
 
 def rows_of(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 MARGIN = 0.1  # nats: less than this under the entropy is the plateau
 _LEAST_PROGRESS = 0.15  # before, a model is on its way to it
+FEW_STEPS = 100
 
 
 def on_plateau(loss: float, entropy: float) -> bool:
@@ -17,17 +18,23 @@ def on_plateau(loss: float, entropy: float) -> bool:
     return loss > entropy - MARGIN
 
 
-def is_stuck(losses: Sequence[float], entropy: float, *, progress: float) -> bool:
+def is_stuck(losses: Sequence[float], entropy: float, *, progress: float, step: int) -> bool:
     """Whether training does not get away from the plateau.
 
     Args:
         losses: Held-out losses so far, that of the untrained model first.
         entropy: Of the token frequencies, on the same tokens.
         progress: Of the budget.
+        step: Steps made.
     """
     trained = losses[1:]
     recent = trained[-2:]
-    return progress >= _LEAST_PROGRESS and len(recent) == 2 and all(on_plateau(loss, entropy) for loss in recent)
+    return (
+        step >= FEW_STEPS
+        and progress >= _LEAST_PROGRESS
+        and len(recent) == 2
+        and all(on_plateau(loss, entropy) for loss in recent)
+    )
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
@@ -39,11 +46,17 @@ def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: fl
         step: After which it was measured.
         learning_rate: The peak rate.
     """
+    if step < FEW_STEPS:
+        return (
+            f"{step:,} steps are too few to learn more than how frequent each token is (held-out loss {loss:.2f}, "
+            f"entropy of the frequencies {entropy:.2f}); give more minutes or steps, or a smaller training.batch_tokens"
+        )
+    where = "still above" if loss > entropy + MARGIN else "still at"
     return (
-        f"the held-out loss ({loss:.2f}) is still at the entropy of the token frequencies ({entropy:.2f}) after "
-        f"{step:,} steps: the model knows how frequent each token is, but nothing of their context yet. Every masked "
-        "language model goes through this, and leaves it when attention has found the neighbours: small ones mostly "
-        "within some hundred steps. What helps if it does not: more steps (a longer budget, or a smaller "
-        f"training.batch_tokens), another training.learning_rate (now {learning_rate:g}; try a third, or three "
-        "times), a lower masking.rate; and a look at the text: shuffled or one-word lines have no context to learn from"
+        f"the held-out loss ({loss:.2f}) is {where} the entropy of the token frequencies ({entropy:.2f}) after "
+        f"{step:,} steps: nothing of the context is used yet. Every masked language model goes through this, and leaves "
+        "it when attention has found the neighbours, small ones mostly within some hundred steps. If it stays: more "
+        "steps (a longer budget, or a smaller training.batch_tokens), another training.learning_rate (now "
+        f"{learning_rate:g}; try a third, or three times), a lower masking.rate; and a look at the text: shuffled or "
+        "one-word lines have no context to learn from"
     )

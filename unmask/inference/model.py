@@ -34,7 +34,7 @@ def load(folder: str | Path) -> Model:
     """Loads a model that unmask or transformers wrote.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`.
+        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder.
 
     Raises:
         ModelError: The folder is not there, lacks a file, or is of a layout that is not supported.
@@ -44,7 +44,7 @@ def load(folder: str | Path) -> Model:
     if not path.is_dir():
         raise ModelError(f"{path}: no such folder; give the folder of a model, such as RUN/model")
     if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
-        raise ModelError(f"{path} is the folder of a run; its model is {path / 'model'}")
+        path = path / "model"  # the folder of a run
     tokenizer = load_tokenizer(path)
     network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:

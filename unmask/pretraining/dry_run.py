@@ -54,6 +54,8 @@ class TextForecast:
         complete: Whether all of the corpus was read.
         vocab_size: Of the tokenizer; of one trained on the sample, where it was not given.
         seconds: That preparing takes, at the pace of the sample.
+        plan: What a document is and what is held out, in words.
+        skipped: What is left out, of what was read: reason to number.
     """
 
     documents: int
@@ -62,6 +64,8 @@ class TextForecast:
     complete: bool
     vocab_size: int
     seconds: float
+    plan: str
+    skipped: dict[str, int]
 
 
 def forecast_text(
@@ -99,7 +103,7 @@ def forecast_text(
     scale = num_bytes / manifest.bytes
     return TextForecast(
         documents, num_bytes, round(manifest.tokens * scale), complete, manifest.vocab_size,
-        (time.monotonic() - begin) * scale,
+        (time.monotonic() - begin) * scale, opened.plan.describe(), dict(opened.skipped),
     )  # fmt: skip
 
 
@@ -135,7 +139,16 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
             data = open_prepared(Path(sources[0]))
             m = data.manifest
             check_annotations(recipe, m)
-            text = TextForecast(m.documents, m.bytes, m.tokens, complete=True, vocab_size=m.vocab_size, seconds=0.0)
+            text = TextForecast(
+                m.documents,
+                m.bytes,
+                m.tokens,
+                complete=True,
+                vocab_size=m.vocab_size,
+                seconds=0.0,
+                plan=m.plan,
+                skipped=m.skipped,
+            )
         else:
             check_annotations(recipe, None)
             text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch, recipe.annotation)
@@ -166,6 +179,8 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "bytes": text.bytes,
         "tokens": text.tokens,
         "complete": text.complete,
+        "plan": text.plan,
+        "skipped": text.skipped,
         "vocab_size": text.vocab_size,
         "num_parameters": model.num_parameters,
         "steps": steps,

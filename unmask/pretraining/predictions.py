@@ -79,15 +79,15 @@ def predict_lines(
             return lines
         if segment >= 0 and token_id not in tokenizer.special.around:
             predicted, chance = found.get(place, (None, None))
-            guess = None if predicted is None else _shown(tokenizer.text(predicted))
+            guess = None if predicted is None else shown(tokenizer.text(predicted))
             text = tokenizer.text(token_id)
-            shown = text if predicted is None and text == " " else _shown(text)
-            line.append(PredictedToken(shown, tokenizer.space_before(token_id), guess, chance))
+            visible = text if predicted is None and text == " " else shown(text)
+            line.append(PredictedToken(visible, tokenizer.space_before(token_id), guess, chance))
     _keep(lines, line)
     return lines
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """A line break and a lone space by signs that can be seen."""
     return "␣" if text == " " else text.replace("\n", "⏎")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,6 +108,12 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             _check_lexicon(wanted, Path(out), overwrite=overwrite)
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run
+        if resume and begins:
+            reporter.note(f"there is no run in {folder.root} yet: a new one begins")
+        if goes_on and folder.summary.is_file():
+            claim_recipe(folder, wanted)  # asked for otherwise, it is an error
+            reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+            return Run(folder.root, json.loads(folder.summary.read_text(encoding="utf-8")))
         sources = claim_sources(folder, paths)
         resolved = claim_recipe(folder, wanted)
         try:
@@ -134,7 +141,7 @@ def _check_before(
 ) -> None:
     """Finds mistakes before a folder is touched."""
     if paths and not is_prepared(paths):
-        find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()])
+        find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()], announce=False)
     if tokenizer is not None:
         load_tokenizer(Path(tokenizer))
     if overwrite:

@@ -109,7 +109,7 @@ class Watch:
 
     def _look_at_plateau(self, loss: float, step: int, progress: float) -> None:
         self._losses.append(loss)
-        if not self._told_of_plateau and is_stuck(self._losses, self.entropy, progress=progress):
+        if not self._told_of_plateau and is_stuck(self._losses, self.entropy, progress=progress, step=step):
             rate = self.training.learning_rate
             self.reporter.note(explain_plateau(loss, self.entropy, step=step, learning_rate=rate))
             self._told_of_plateau = True

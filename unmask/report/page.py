@@ -106,7 +106,7 @@ def write_report(
 def _headline(summary: Mapping[str, Any], gain: float) -> str:
     figures = [
         (f"{summary['validation_loss']:.3f}", "held-out loss, nats per token"),
-        (f"{gain:+.2f}", "nats better than word frequencies alone"),
+        (f"{abs(gain):.2f}", f"nats {'better' if gain >= 0 else 'worse'} than word frequencies alone"),
         (f"{summary['validation_accuracy']:.1%}", "hidden tokens predicted right"),
         (f"{summary['bits_per_byte']:.3f}", "bits per byte of hidden text"),
         *(

@@ -1,18 +1,22 @@
 """Tokens a second: our masker and collator against transformers' DataCollatorForLanguageModeling.
 
-    python benchmarks/masking.py [--rounds 9] [--threads 2] [--out TABLE.md]
+    python benchmarks/masking.py [--rounds 9] [--threads 2] [--clock wall] [--out TABLE.md]
 
 The same rows for both, in alternation, in one process; a round is as many calls as take about half a second; what
-stands in the table is the median over rounds. Rows are English text (the packaged one) by a WordPiece tokenizer with
-8,192 entries, joined to rows of exactly the length, so that nothing is spent on padding and every position counts.
+stands in the table is the median over rounds. `--clock cpu` counts the process's time on all cores instead of the
+clock's: with `--threads 1`, that can be compared on a machine where others work. Rows are English text (the packaged
+one) by a WordPiece tokenizer with 8,192 entries, joined to rows of exactly the length, so that nothing is spent on
+padding and every position counts.
 
-    masking     rows that are tensors already: our `Masker` on token ids, transformers' `torch_mask_tokens`, which gets
-                the special tokens' mask (and offsets, for whole words) ready-made as tensors
+    ids         a tensor of token ids, and nothing else: our `Masker` and transformers' `torch_mask_tokens`, both of
+                which find the special tokens themselves (for whole words, transformers gets the offsets as well)
+    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be masked;
+                for transformers the special tokens' mask
     collating   features as a data set gives them, lists of Python integers: our `MaskingCollator`, transformers'
                 collator with `special_tokens_mask` (and `offset_mapping`) in the features
 
 transformers' whole-word mode compares every pair of tokens, so it gets fewer rows at 2,048. It has no spans: ours are
-compared with its whole words.
+compared with its whole words. Tables and scores that some strategies need hold made-up numbers.
 """
 
 from __future__ import annotations
@@ -32,14 +36,20 @@ import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from unmask import MaskingCollator, count_tokens
+from unmask.hashing import mix
+from unmask.masking.hash_set import HashSet
+from unmask.masking.plain import rows_from_ids
 from unmask.masking.settings import STRATEGIES
+from unmask.masking.tables import Scores, Tables
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
+from unmask.training.scores import EMBEDDING_SIZE
 
 ROWS = {128: 512, 2048: 32}
 FEW_ROWS = {128: 512, 2048: 4}  # for transformers' whole words
 GOALS = {"random": (20, 15, 15), "whole_word": (10, 20, 100), "span": (10, 20, 100)}  # M tokens/s, ratio by length
 OTHER_GOAL = 5
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Case(NamedTuple):
@@ -72,21 +82,25 @@ def make_rows(tokenizer: PreTrainedTokenizerFast, text: str, length: int, count:
 
 def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: int) -> dict[str, Case]:
     features = make_rows(tokenizer, text, length, ROWS[length])
-    counts = count_tokens(features, tokenizer)
-    collator = MaskingCollator(tokenizer, strategy=strategy, frequencies=counts)
+    collator = MaskingCollator(tokenizer, strategy=strategy, tables=tables_of(features, tokenizer))
     ids = torch.tensor([feature["input_ids"] for feature in features])
+    rows = rows_from_ids(ids, collator.masker.tokenizer)
     plain = [{name: feature[name] for name in ("input_ids", "attention_mask")} for feature in features]
 
     def collate(call: int) -> None:
         collator.set_epoch(call)
         collator(plain)
 
-    def mask(call: int) -> None:
+    def mask_ids(call: int) -> None:
         collator.masker(ids, epoch=call)
+
+    def mask_rows(call: int) -> None:
+        collator.masker(rows, epoch=call)
 
     tokens = ids.numel()
     if strategy not in GOALS:
-        return {"masking": Case(mask, None, tokens, 0), "collating": Case(collate, None, tokens, 0)}
+        ours = {"ids": mask_ids, "ready": mask_rows, "collating": collate}
+        return {what: Case(call, None, tokens, 0) for what, call in ours.items()}
     whole = strategy != "random"
     theirs = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole)
     few = features[: FEW_ROWS[length]] if whole else features
@@ -95,33 +109,50 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
     their_ids = ids[: len(few)]
     special = torch.tensor([feature["special_tokens_mask"] for feature in few])
     offsets = torch.tensor([feature["offset_mapping"] for feature in few]) if whole else None
+
+    def theirs_of_ids(known: torch.Tensor | None) -> Callable[[int], Any]:
+        return lambda _: theirs.torch_mask_tokens(their_ids.clone(), special_tokens_mask=known, offset_mapping=offsets)
+
+    count = their_ids.numel()
     return {
-        "masking": Case(
-            mask,
-            lambda _: theirs.torch_mask_tokens(their_ids.clone(), special_tokens_mask=special, offset_mapping=offsets),
-            tokens,
-            their_ids.numel(),
-        ),
-        "collating": Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, their_ids.numel()),
+        "ids": Case(mask_ids, theirs_of_ids(None), tokens, count),
+        "ready": Case(mask_rows, theirs_of_ids(special), tokens, count),
+        "collating": Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, count),
     }
 
 
-def speed(call: Callable[[int], Any], tokens: int, seconds: float) -> float:
+def tables_of(features: list[dict[str, list[Any]]], tokenizer: PreTrainedTokenizerFast) -> Tables:
+    counts = torch.from_numpy(count_tokens(features, tokenizer))
+    size = len(counts)
+    scores = {"loss": torch.rand(size) + 0.1, "embedding": torch.randn(size, EMBEDDING_SIZE)}
+    return Tables(
+        size,
+        counts,
+        documents_V=counts.clamp(max=len(features)),
+        num_documents=len(features),
+        scores=Scores(1, scores),
+        collocations=HashSet.of(mix(torch.arange(50_000))),
+    )
+
+
+def speed(call: Callable[[int], Any], tokens: int, seconds: float, clock: Callable[[], float]) -> float:
     """Millions of tokens a second, over about so many seconds."""
     calls = 0
-    begin = time.perf_counter()
-    while (spent := time.perf_counter() - begin) < seconds:
+    begin = clock()
+    while (spent := clock() - begin) < seconds:
         call(calls)
         calls += 1
     return calls * tokens / spent / 1e6
 
 
-def measure(case: Case, rounds: int, seconds: float) -> tuple[float, float | None, float | None]:
+def measure(
+    case: Case, rounds: int, seconds: float, clock: Callable[[], float]
+) -> tuple[float, float | None, float | None]:
     """Medians: ours, theirs, and the ratio of the rounds."""
     ours, theirs = [], []
     for number in range(-1, rounds):  # the first is for warming up
-        mine = speed(case.ours, case.our_tokens, seconds)
-        other = speed(case.theirs, case.their_tokens, seconds) if case.theirs else None
+        mine = speed(case.ours, case.our_tokens, seconds, clock)
+        other = speed(case.theirs, case.their_tokens, seconds, clock) if case.theirs else None
         if number >= 0:
             ours.append(mine)
             theirs.append(other)
@@ -143,6 +174,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -158,7 +190,7 @@ def main() -> None:
     for strategy in sorted(STRATEGIES, key=lambda name: (name not in GOALS, name)):
         for number, length in enumerate(ROWS):
             for what, case in cases(tokenizer, text, strategy, length).items():
-                ours, theirs, ratio = measure(case, asked.rounds, asked.seconds)
+                ours, theirs, ratio = measure(case, asked.rounds, asked.seconds, CLOCKS[asked.clock])
                 goal = f"{OTHER_GOAL} M"
                 if strategy in GOALS:
                     goal = f"{GOALS[strategy][0]} M, {GOALS[strategy][1 + number]}x"

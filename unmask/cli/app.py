@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,9 +34,7 @@ DryRunFlag = Annotated[
 
 def _version(asked: bool) -> None:
     if asked:
-        from unmask import __version__
-
-        sys.stdout.write(f"unmask {__version__}\n")
+        sys.stdout.write(f"unmask {metadata.version('unmask')}\n")
         raise typer.Exit
 
 

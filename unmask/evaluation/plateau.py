@@ -54,9 +54,9 @@ def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: fl
     where = "still above" if loss > entropy + MARGIN else "still at"
     return (
         f"the held-out loss ({loss:.2f}) is {where} the entropy of the token frequencies ({entropy:.2f}) after "
-        f"{step:,} steps: nothing of the context is used yet. Every masked language model goes through this, and leaves "
-        "it when attention has found the neighbours, small ones mostly within some hundred steps. If it stays: more "
-        "steps (a longer budget, or a smaller training.batch_tokens), another training.learning_rate (now "
+        f"{step:,} steps: nothing of the context is used yet. Every masked language model goes through this, and "
+        "leaves it when attention has found the neighbours, small ones mostly within some hundred steps. If it stays: "
+        "more steps (a longer budget, or a smaller training.batch_tokens), another training.learning_rate (now "
         f"{learning_rate:g}; try a third, or three times), a lower masking.rate; and a look at the text: shuffled or "
         "one-word lines have no context to learn from"
     )

@@ -55,6 +55,7 @@ def test_pretrain_makes_its_own_lexicon_once(
     assert '[masking.units]\nkind = "collocations"' in (tmp_path / "run" / "recipe.toml").read_text()
     caplog.clear()
     before = own.stat().st_mtime_ns
+    run.folder.joinpath("summary.json").unlink()  # as if it had been stopped
     unmask.pretrain(out=tmp_path / "run", resume=True)
     assert "going on from step 2" in caplog.text
     assert "making a lexicon" not in caplog.text
@@ -70,6 +71,7 @@ def test_a_run_goes_on_exactly(data_folder: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "a" / "checkpoints").iterdir():
         if path.name.endswith("4"):
             shutil.rmtree(path)
+    (tmp_path / "a" / "summary.json").unlink()
     again = unmask.pretrain(out=tmp_path / "a", resume=True)
     assert again.summary["validation_loss"] == run.summary["validation_loss"]
     given = (*settings, "masking.units.kind=collocations", f"masking.units.lexicon={tmp_path / 'a' / NAME}")
@@ -86,6 +88,7 @@ def test_a_lexicon_that_has_changed_is_noticed(data_folder: Path, lexicon_file: 
     settings = (*SMALL, "masking.weights.kind=informative", f"masking.weights.lexicon={mine}")
     unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
     make_lexicon(open_prepared(data_folder), mine, LexiconSettings(size=9), LogReporter())
+    (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(RunError, match="checkpoint"):
         unmask.pretrain(out=tmp_path / "run", resume=True)
 

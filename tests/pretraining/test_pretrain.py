@@ -218,12 +218,21 @@ def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path
     assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
 
 
-def test_resuming_a_finished_run_changes_nothing(data_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_resuming_at_the_end_changes_nothing(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stopped: bool
+) -> None:
+    """A finished run is left as it is; one that was stopped behind its last step is finished without another."""
+    caplog.set_level("INFO", logger="unmask")
     first = unmask.pretrain([data_folder], out=tmp_path, steps=3, settings=SMALL)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    if stopped:
+        (tmp_path / "summary.json").unlink()
     again = unmask.pretrain(out=tmp_path, resume=True)
+    assert ("is finished: nothing is left to do" in caplog.text) is not stopped
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     assert again.summary["validation_loss"] == first.summary["validation_loss"]
+    assert again.summary["steps"] == 3
 
 
 @pytest.mark.parametrize(
@@ -365,5 +374,6 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
 
 def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_path: Path) -> None:
     unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=SMALL)
+    (tmp_path / "summary.json").unlink()  # as if it had been stopped before the end
     unmask.pretrain(out=tmp_path, resume=True)
     assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1

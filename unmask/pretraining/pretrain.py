@@ -110,12 +110,11 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         begins = not folder.holds_run
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
-        if goes_on and folder.summary.is_file():
-            claim_recipe(folder, wanted)  # asked for otherwise, it is an error
-            reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
-            return Run(folder.root, json.loads(folder.summary.read_text(encoding="utf-8")))
         sources = claim_sources(folder, paths)
         resolved = claim_recipe(folder, wanted)
+        if goes_on and folder.summary.is_file():
+            reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+            return Run(folder.root, json.loads(folder.summary.read_text(encoding="utf-8")))
         try:
             data = obtain_data(sources, folder.data, resolved, reporter)
             sitting = Sitting(folder, resolved, data, reporter, interruption)

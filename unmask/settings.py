@@ -6,6 +6,7 @@ A settings class lives beside the part that it configures; `unmask.recipe` puts 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +22,20 @@ class Settings(BaseModel):
 
 
 Kind = TypeVar("Kind", bound=Settings)
+
+
+def settings_within(value: object) -> Iterator[Settings]:
+    """All settings in a value, itself included: through settings, tables and lists, in the order of their fields."""
+    if isinstance(value, Settings):
+        yield value
+        for name in type(value).model_fields:
+            yield from settings_within(getattr(value, name))
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from settings_within(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from settings_within(inner)
 
 
 def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:

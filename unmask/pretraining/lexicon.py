@@ -22,7 +22,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Tables
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.reporter import Reporter
-from unmask.settings import Settings
+from unmask.settings import settings_within
 from unmask.tokens.tokenizer import as_tokenizer
 
 
@@ -99,20 +99,9 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
 
 def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
     """The files that the settings of masking name; None where a lexicon is needed and no file named. Empty: none is."""
-    return set(_named(masking))
-
-
-def _named(part: Any) -> Iterator[str | None]:
-    if isinstance(part, CollocationUnits | InformativeWeights):
-        yield part.lexicon
-    elif isinstance(part, Settings):
-        for name in type(part).model_fields:
-            yield from _named(getattr(part, name))
-    elif isinstance(part, dict):
-        yield from _named(tuple(part.values()))
-    elif isinstance(part, tuple | list):
-        for inner in part:
-            yield from _named(inner)
+    return {
+        part.lexicon for part in settings_within(masking) if isinstance(part, CollocationUnits | InformativeWeights)
+    }
 
 
 def named_lexicon(masking: MaskingSettings) -> Path | None:

@@ -131,8 +131,8 @@ def _check_lexicon(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
     """Finds out before a long preparation that a lexicon is missing or damaged."""
     if (path := named_lexicon(wanted.masking)) is not None:
         load_lexicon(path)
-        if overwrite and path.resolve().is_relative_to(out.resolve()):
-            raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")
+        if overwrite:
+            _check_outside(path, out)
 
 
 def _check_before(
@@ -145,5 +145,9 @@ def _check_before(
         load_tokenizer(Path(tokenizer))
     if overwrite:
         for path in map(Path, [*(paths or ()), *([tokenizer] if tokenizer else ())]):
-            if path.resolve().is_relative_to(out.resolve()):
-                raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")
+            _check_outside(path, out)
+
+
+def _check_outside(path: Path, out: Path) -> None:
+    if path.resolve().is_relative_to(out.resolve()):
+        raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")

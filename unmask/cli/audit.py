@@ -13,7 +13,7 @@ from unmask.cli.progress import ConsoleReporter, console
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.audit import Audit, audit
 from unmask.masking.engine import MaskedRows, Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
@@ -50,17 +50,19 @@ def run_audit(
             with ConsoleReporter() as reporter:
                 prepare(paths, root, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
         data = open_prepared(root)
-        audits, left_out = {}, {}
+        audits, left_out, followers = {}, {}, []
         for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
             try:
                 audits[name] = _audit_one(masking, recipe, data, max_tokens, Path(scratch))
+                if followed_scores(masking):
+                    followers.append(name)
             except (SettingsError, DataError) as error:
                 if not every_strategy:
                     raise
                 left_out[name] = str(error)
         manifest = data.manifest
         del data  # unmaps the shards before their folder goes
-    _show(audits, left_out)
+    _show(audits, left_out, followers)
     what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
     if out is not None:
         write_audit(out, audits, data=f"{', '.join(paths)}: {what}", left_out=left_out)
@@ -104,7 +106,7 @@ def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max
     return audit(batches(), masker, data.frequencies)
 
 
-def _show(audits: dict[str, Audit], left_out: dict[str, str]) -> None:
+def _show(audits: dict[str, Audit], left_out: dict[str, str], followers: list[str]) -> None:
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(("", "asked", "predicted", "mask/random/kept %", "no target", "promises")):
         table.add_column(name, justify="left" if number in (0, 5) else "right")
@@ -122,9 +124,10 @@ def _show(audits: dict[str, Audit], left_out: dict[str, str]) -> None:
     for name, entry in audits.items():
         for text in entry.broken:
             out.print(f"{name}: {text}", style="red", markup=False, soft_wrap=True)
-    if followed := sorted(audits.keys() & {"adaptive", "semantic"}):
+    if followers:
         out.print(
-            f"{' and '.join(followed)} follow a model in training: here with equal weights, as before its first scores",
+            f"{' and '.join(followers)} follow a model in training: here with equal weights, as before its first "
+            "scores",
             style="dim",
         )
     for name, why in left_out.items():

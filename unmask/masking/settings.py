@@ -144,6 +144,11 @@ def all_weights(settings: MaskingSettings) -> list[Settings]:
     return [settings.weights]
 
 
+def followed_scores(settings: MaskingSettings) -> set[str]:
+    """Names of the scores of a model that the weights follow; empty where they follow none."""
+    return {name for weights in all_weights(settings) if (name := getattr(weights, "score", None))}
+
+
 def _least(rate: float | ScheduledRate | SampledRate) -> float:
     if isinstance(rate, float):
         return rate

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.masking.scored import AnchorWeights, TfIdfWeights
-from unmask.masking.settings import MaskingSettings, all_weights
+from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import Tables
 from unmask.pretraining.data import PreparedData
 from unmask.tokens.manifest import load_manifest
@@ -33,12 +33,11 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
     Raises:
         DataError: The background corpus was prepared with another tokenizer.
     """
-    followed = all_weights(settings)
-    names = {name for weights in followed if (name := getattr(weights, "score", None))}
+    names = followed_scores(settings)
     if not names:
         return None
     anchors = None
-    for weights in followed:
+    for weights in all_weights(settings):
         if isinstance(weights, AnchorWeights):
             anchors = torch.from_numpy(_anchors(weights, data)).to(device)
     return ScoreBoard(

@@ -37,13 +37,25 @@ class SpanBoundarySettings(Settings):
     max_length: int = Field(default=32, ge=1)
 
 
+class LabelSettings(Settings):
+    """Telling the class of a document from its first token. The data is prepared with `corpus.label`.
+
+    Attributes:
+        weight: Of the loss per segment with a class, beside that per predicted token.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+
+
 class ObjectivesSettings(Settings):
     """What is learned beside the masked tokens; None is not learned.
 
     Attributes:
         pairs: Which sentence pairs are right.
         span_boundary: Masked tokens from the boundaries of their spans.
+        label: Classes of documents, which come with the text.
     """
 
     pairs: PairSettings | None = None
     span_boundary: SpanBoundarySettings | None = None
+    label: LabelSettings | None = None

@@ -17,6 +17,7 @@ from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
+from unmask.packing.stream import LABEL
 from unmask.training.objective_settings import ObjectivesSettings
 
 MASKED_TOKENS = "masked_tokens"
@@ -90,6 +91,10 @@ def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
     return find
 
 
+def _label_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
+    return model.classify(hidden_TD.index_select(0, targets.positions_N))
+
+
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
     assert masked.boundaries is not None
     plain = _masked_targets(rows, masked)
@@ -123,4 +128,6 @@ def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
     if settings.span_boundary is not None:
         weight = settings.span_boundary.weight
         found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_logits))
+    if settings.label is not None:
+        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_logits))
     return tuple(found)

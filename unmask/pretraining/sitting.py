@@ -62,7 +62,7 @@ class Sitting:
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
-        model = new_model(recipe, data.tokenizer)
+        model = new_model(recipe, data.tokenizer, tuple(data.manifest.labels))
         initialise(model, seed=training.seed, method=recipe.model.initialisation)
         model.to(self.device)
         model.encoder.compute_dtype = dtype
@@ -76,6 +76,7 @@ class Sitting:
             length=training.sequence_length,
             seed=training.seed,
             pairs=None if pairs is None else pairs.kind,
+            with_labels=recipe.objectives.label is not None,
         )
         self.masker = Masker(
             recipe.masking,

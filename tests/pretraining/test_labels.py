@@ -149,6 +149,30 @@ def test_a_dry_run_trains_the_head(table: Path) -> None:
     assert with_head["num_parameters"] - without["num_parameters"] == 2 * 64 + 2
 
 
+def test_a_dry_run_knows_classes_beyond_its_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in the order of their classes, after many without one, of which the sample ends."""
+    table = write_table(tmp_path / "a.csv", moods=("glad", "sad", ""))
+    head, *rows = table.read_text().splitlines(keepends=True)
+    table.write_text(head + "".join(sorted(rows, key=lambda row: row.split(",")[-1])))
+    assert table.read_text().splitlines()[1].endswith(",")
+    monkeypatch.setattr("unmask.pretraining.dry_run.SAMPLE_BYTES", 5000)
+    overrides = (*SMALL, "tokenizer.vocab_size=150", *READ)
+    with_head, without = (
+        forecast_run([table], load_recipe(options={"training.steps": 9}, overrides=(*overrides, *more)))
+        for more in (LEARN, ())
+    )
+    assert with_head["documents"] == 400
+    assert with_head["num_parameters"] - without["num_parameters"] == 2 * 64 + 2
+
+
+def test_held_out_text_without_classes(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "held.txt").write_text("the cheerful day, and the gloomy night\n" * 3)
+    caplog.set_level("INFO", logger="unmask")
+    run = small_run(table, tmp_path / "run", *READ, *LEARN, f'corpus.validation=["{tmp_path / "held.txt"}"]')
+    assert run.summary["objectives"] == {}
+    assert "label is not evaluated on the held-out text: nothing of it is to be told there" in caplog.text
+
+
 def test_errors_before_anything_is_done(table: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"objectives.label learns the classes of documents; name the column of the "
                        r"tables in which they stand with --set corpus.label=COLUMN, or remove"):  # fmt: skip

@@ -64,6 +64,11 @@ class ObjectiveSet:
             num_tokens += batch.num_tokens
             self.batches.append((batch.rows, masker(batch.rows)))
 
+    def without_targets(self) -> list[str]:
+        """Names of the objectives that these rows have no target for."""
+        counts = {o.name: sum(len(o.targets(*batch)) for batch in self.batches) for o in self.objectives}
+        return [name for name, count in counts.items() if not count]
+
     @torch.no_grad()
     def evaluate(self, model: MaskedLM) -> dict[str, Figures]:
         """Evaluates a model, which is in evaluation mode meanwhile."""

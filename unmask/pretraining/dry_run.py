@@ -42,6 +42,7 @@ from unmask.training.loop import train
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
 SLOW_SAMPLE_BYTES = 1 << 18  # where a pipeline annotates
+CLASS_CHARS = 1000  # of a document that is in the sample for its class
 NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
@@ -114,13 +115,17 @@ def forecast_text(
 
 
 def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: int) -> tuple[int, int, bool]:
-    """Counts documents and bytes until the time is over, and writes the first of them down."""
+    """Counts documents and bytes until the time is over, and writes down the first, and a bit of each further class."""
     begin, documents, num_bytes = time.monotonic(), 0, 0
+    classes: set[str | None] = {None}
     with sample.open("w", encoding="utf-8") as out:
         for piece, _ in pieces:
             documents += piece.offset == 0
             if num_bytes < sample_bytes:
                 out.write(json.dumps(_row(piece)) + "\n")
+            elif piece.label not in classes:
+                out.write(json.dumps(_row(piece.part(0, CLASS_CHARS))) + "\n")
+            classes.add(piece.label)
             num_bytes += len(piece.text.encode())
             if num_bytes >= sample_bytes and time.monotonic() - begin > READ_SECONDS:
                 return documents, num_bytes, False

@@ -55,7 +55,7 @@ class Watch:
             return None
         pairs, units = self.recipe.objectives.pairs, self.recipe.masking.units
         try:
-            return ObjectiveSet(
+            found = ObjectiveSet(
                 self.data.validation,
                 self.data.tokenizer,
                 objectives=objectives,
@@ -67,6 +67,9 @@ class Watch:
         except DataError as error:
             self.reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
             return None
+        for name in found.without_targets():
+            self.reporter.note(f"{name} is not evaluated on the held-out text: nothing of it is to be told there")
+        return found
 
     def measure(self, state: TrainState, held_out: HeldOutSet, objectives: ObjectiveSet | None) -> HeldOut:
         """Evaluates on these rows."""

@@ -29,8 +29,8 @@ def write_rows(path: Path, num_rows: int = 240, moods: list[str | None] = MOODS)
 
 
 def make(path: Path, out: Path, corpus: CorpusSettings = LABELLED, **options: object) -> Manifest:
-    tokenizer = TokenizerSettings(vocab_size=120)
-    return prepare([path], out, corpus=corpus, tokenizer=tokenizer, workers=1, **options)  # type: ignore[arg-type]
+    options = {"tokenizer": TokenizerSettings(vocab_size=120), "workers": 1} | options
+    return prepare([path], out, corpus=corpus, **options)  # type: ignore[arg-type]
 
 
 def stores(out: Path) -> list[TokenStore]:
@@ -102,8 +102,13 @@ def test_workers_make_the_same_shards(tmp_path: Path) -> None:
 def test_going_on_keeps_only_parts_with_the_same_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
 ) -> None:
-    """Stopped after three jobs; then a row at the end brings a class that moves the numbers of the others."""
+    """Stopped after three jobs; then a row at the end brings a class that moves the numbers of the others.
+
+    The tokenizer is given, so that nothing else tells the parts apart.
+    """
     path = write_rows(tmp_path / "a.jsonl")
+    make(path, tmp_path / "before")
+    given = {"tokenizer": TokenizerSettings(path=str(tmp_path / "before" / "tokenizer")), "size_bytes": 900}
     finish, done = making.finish_job, []
 
     def stops(job: object, *args: object, **options: object) -> None:
@@ -114,18 +119,22 @@ def test_going_on_keeps_only_parts_with_the_same_classes(
 
     monkeypatch.setattr(making, "finish_job", stops)
     with pytest.raises(KeyboardInterrupt):
-        make(path, tmp_path / "out", size_bytes=900)
+        make(path, tmp_path / "out", **given)
     monkeypatch.undo()
+    kept = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("train/*.arrow")}
+    assert len(kept) == 3
     if changed:
         with path.open("a") as file:
             file.write(json.dumps({"text": "document number 240 of them", "mood": "bored"}) + "\n")
     notes: list[str] = []
-    again = make(path, tmp_path / "out", size_bytes=900, note=notes.append)
-    whole = make(path, tmp_path / "whole", size_bytes=900)
+    again = make(path, tmp_path / "out", **given, note=notes.append)
+    whole = make(path, tmp_path / "whole", **given)
     assert again.fingerprint == whole.fingerprint
     assert again.labels == whole.labels
     assert list(again.labels) == (["bored", "glad", "sad"] if changed else ["glad", "sad"])
-    assert ("going on: 3 of the parts were done before" in notes) == (not changed)
+    assert "going on: 3 of the parts were done before" in notes
+    now = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("train/*.arrow")}
+    assert [now[name] != kept[name] for name in kept] == [changed] * 3
 
 
 def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:

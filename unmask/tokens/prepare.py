@@ -108,7 +108,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     else:
         unchanged = before
     ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
-    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan, classes))
+    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
     if unchanged == work and (finished := folder.finished(work)) is not None:
         return finished
     goes_on = before is not None and before.made_by == work.made_by
@@ -189,11 +189,8 @@ def _is_slow(plan: AnnotationPlan | None) -> bool:
     return plan is not None and plan.pipeline is not None
 
 
-def _made_by(
-    settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPlan | None, classes: Sequence[str] | None
-) -> str:
-    annotated: list[Any] = [] if plan is None else [plan.fingerprint]
-    annotated += [] if classes is None else [list(classes)]
+def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPlan | None) -> str:
+    annotated = [] if plan is None else [plan.fingerprint]
     content = [PARTS_VERSION, tokenizers.__version__, tokenizer.fingerprint, settings, *annotated]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from unmask.hashing import mix
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.units import counts_in_segment
 from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
@@ -116,7 +118,8 @@ class TfIdfWeights(Settings):
 
     def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """Keys weighted by the largest TF-IDF of each unit's tokens."""
-        idf_V, counts = tables.derived(self, lambda: self._rarity(tables)), _counts_in_segment(rows)
+        idf_V = tables.derived(self, lambda: self._rarity(tables))
+        counts = _counts_in_segment(rows, len(idf_V))
         log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
         log2_T = take(idf_V, rows.input_ids_T) + take(log2_counts, counts.clamp(max=len(log2_counts) - 1))
         largest_T = units.largest(pick(rows.maskable_T, log2_T, -(1 << 40)))
@@ -156,11 +159,13 @@ class CentralityWeights(Settings):
         return weighted_keys(rows.bits_T, (cosine_T.double() * self.strength * (1 << POINT)).round().to(torch.int64))
 
 
-def _counts_in_segment(rows: FlatRows) -> Tensor:
+def _counts_in_segment(rows: FlatRows, vocab_size: int) -> Tensor:
     """[T], int64: how often the token's id stands in its segment.
 
     Equal (segment, id) pairs are brought together by sorting a hash of them; the length of a run is the count.
     """
+    if serves(rows.input_ids_T):
+        return torch.from_numpy(counts_in_segment(vocab_size, *arrays(rows.input_ids_T, rows.segment_begin_T)))
     pair_T = mix(mix(rows.segment_T) + rows.input_ids_T)
     sorted_T, order_T = torch.sort(pair_T)
     begins_T = torch.ones_like(rows.maskable_T)

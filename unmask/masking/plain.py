@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.masking.kernels.rows import positions_and_keys
+from unmask.masking.kernels.rows import positions_and_keys, up_to_last
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -61,8 +61,7 @@ def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
 
 def before_padding(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """[B, S]: true up to the last token of each row that is no padding; a pad id amid the row belongs to it."""
-    real = input_ids != tokenizer.special.pad
-    return np.flip(np.maximum.accumulate(np.flip(real, 1), 1), 1) if real.size else real
+    return up_to_last(tokenizer.special.pad, input_ids)
 
 
 def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.hashing import mix
 from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.draw import replaced
 from unmask.masking.lines import pick, take
@@ -112,7 +113,7 @@ def replace(
     Args:
         input_ids_T: int64; it is not changed.
         chosen_T: bool.
-        bits_T: int64: 64 random bits a token, independent of those that chose.
+        bits_T: int64: a number for each token, by whose hash it is drawn.
         unit_begin_T: Place at which a token's unit begins.
         settings: Shares and sources.
         per_unit: Whether one draw serves a whole unit; or [T], bool: where it does.
@@ -132,6 +133,7 @@ def replace(
         tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
         batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
         return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))
+    bits_T = mix(bits_T)
     low_31 = (1 << _BITS) - 1
     draw_T = take(bits_T >> 32, draw_place_T) & low_31
     masked_T = chosen_T & (draw_T < mask_end)

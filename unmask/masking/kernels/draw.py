@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.masking.kernels.compiler import compiled
+from unmask.masking.kernels.hashing import mix
 from unmask.masking.kernels.rows import Bools, Ints
 
 _FEW = 16  # units that are rather sorted than parted again
@@ -16,7 +17,24 @@ _PLACE = (1 << _PLACE_BITS) - 1
 
 
 @compiled
-def _around(budget: int, words: Ints, other: Ints, count: int, size_S: Ints) -> tuple[int, int, int]:
+def _pivot(words: Ints, low: int, high: int, share: float) -> int:
+    """A guess of what has this share of the units below it: one of five, and never the smallest or the largest."""
+    step = (high - low - 1) // 4
+    a, b, c = words[low], words[low + step], words[low + 2 * step]
+    d, e = words[low + 3 * step], words[high - 1]
+    a, b, d, e = min(a, b), max(a, b), min(d, e), max(d, e)
+    c, e = min(c, e), max(c, e)
+    c, d = min(c, d), max(c, d)
+    b, e = min(b, e), max(b, e)
+    a, d = min(a, d), max(a, d)
+    a, c = min(a, c), max(a, c)
+    b, d = min(b, d), max(b, d)
+    b, c = min(b, c), max(b, c)
+    return b if share < 0.3 else c if share < 0.7 else d
+
+
+@compiled
+def _around(budget: int, tokens: int, count: int, words: Ints, other: Ints, size_S: Ints) -> tuple[int, int, int]:
     """Orders units so that the one that crosses the budget is among a few, all before are smaller, all behind larger.
 
     Returns:
@@ -24,23 +42,24 @@ def _around(budget: int, words: Ints, other: Ints, count: int, size_S: Ints) -> 
     """
     low, high, before = 0, count, 0
     while high - low > _FEW:
-        a, b, c = words[low], words[(low + high) // 2], words[high - 1]
-        pivot = max(min(a, b), min(max(a, b), c))  # neither the smallest nor the largest, so both parts hold something
-        smaller, larger, tokens = low, 0, 0
+        pivot = _pivot(words, low, high, (budget - before) / tokens)
+        smaller, larger, below = low, 0, 0
         for u in range(low, high):  # without a branch, which would be guessed wrong every other time
             word = words[u]
             is_smaller = word < pivot
             words[smaller] = word
             other[larger] = word
-            tokens += size_S[word & _PLACE] * is_smaller
+            below += size_S[word & _PLACE] * is_smaller
             smaller += is_smaller
             larger += not is_smaller
-        words[smaller:high] = other[:larger]
-        if before + tokens > budget:
-            high = smaller
+        if before + below > budget:
+            high = smaller  # what is larger is not looked at again
+            tokens = below
         else:
+            words[smaller:high] = other[:larger]
             low = smaller
-            before += tokens
+            before += below
+            tokens -= below
     return low, high, before
 
 
@@ -81,7 +100,7 @@ def take_units(
             tokens += size_T[end]
             end += 1
         room = tokens * (share_T[begin] if len(share_T) > 1 else share_T[0])
-        low, high, before = _around(room >> rate_bits, words, other, count, size_T[begin:end])
+        low, high, before = _around(room >> rate_bits, tokens, count, words, other, size_T[begin:end])
         for u in range(low):
             taken_T[begin + (words[u] & _PLACE)] = True
         mask = (1 << rate_bits) - 1
@@ -124,7 +143,7 @@ def replaced(
         random_tokens: [V]: how often each id is drawn, the running sum, and the ids that are drawn where all are
             equally likely; else nothing.
         ids_T, chosen_T: The batch.
-        bits_T: Random bits of each token, of which the lower 31 draw the random token.
+        bits_T: A number for each token; of its hash, the lower 31 bits draw the random token.
         draw_place_T: Whose upper bits draw what is put there: each token's own place, or that of its unit.
     """
     counts_V, ends_V, listed = random_tokens
@@ -133,12 +152,14 @@ def replaced(
     for place in range(len(ids_T)):
         if not chosen_T[place]:
             continue
-        draw = (bits_T[draw_place_T[place]] >> 32) & low_31
+        own_bits = mix(bits_T[place])
+        whose = draw_place_T[place]
+        draw = ((own_bits if whose == place else mix(bits_T[whose])) >> 32) & low_31
         if draw < mask_end:
             seen_T[place] = mask_id
         elif draw < random_end:
             own, end = counts_V[ids_T[place]], ends_V[ids_T[place]]
-            drawn = ((bits_T[place] & low_31) * (ends_V[-1] - own)) >> 31
+            drawn = ((own_bits & low_31) * (ends_V[-1] - own)) >> 31
             drawn += own * (drawn >= end - own)
             if len(listed):
                 seen_T[place] = listed[drawn]

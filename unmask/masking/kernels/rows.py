@@ -63,3 +63,16 @@ def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
             if inside_BS[b, s]:
                 positions_BS[b, s] = s - first
     return positions_BS, keys_BS
+
+
+@compiled
+def up_to_last(pad_id: int, ids_BS: Ints) -> Bools:
+    """[B, S]: true up to the last token of each row that is no padding."""
+    num_rows, length = ids_BS.shape
+    inside_BS = np.zeros((num_rows, length), dtype=np.bool_)
+    for b in range(num_rows):
+        end = length
+        while end > 0 and ids_BS[b, end - 1] == pad_id:
+            end -= 1
+        inside_BS[b, :end] = True
+    return inside_BS

@@ -32,6 +32,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
 
     Raises:
         DataError: The background corpus was prepared with another tokenizer.
+        SettingsError: The strategy follows losses of parts of speech, which the data does not have.
     """
     names = followed_scores(settings)
     if not names:
@@ -46,6 +47,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
         every_steps=settings.refresh_steps,
         device=device,
         anchors_A=anchors,
+        num_pos=len(data.tables.labels_of("pos", "weights of kind pos_loss")) if "pos_loss" in names else None,
     )
 
 

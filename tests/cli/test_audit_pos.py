@@ -85,7 +85,7 @@ def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path) -> None:
 
 
 def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepared(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+    main,
     tmp_path: Path,
     data_folder: Path,
     monkeypatch: pytest.MonkeyPatch,

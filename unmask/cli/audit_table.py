@@ -54,13 +54,13 @@ def _show_pos(audits: Mapping[str, Audit]) -> None:
     if not found:
         return
     table = Table(box=None, pad_edge=False)
-    table.add_column("predicted, %", min_width=6)
+    table.add_column("", no_wrap=True)
     for name in found:
         table.add_column(name, justify="right", overflow="fold")
     for tag in dict.fromkeys(tag for by_pos in found.values() for tag in by_pos):
         cells = (by_pos.get(tag, (0, 0)) for by_pos in found.values())
         table.add_row(escape(tag), *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells))
-    console().print()
+    console().print("\nPredicted, in % of the tokens of each part of speech:")
     console().print(table)
 
 

@@ -26,6 +26,9 @@ class PairSettings(Settings):
 class SpanBoundarySettings(Settings):
     """Predicting each masked token also from the two tokens beside its span. Only with spans.
 
+    In a mixture with spans, the texts (or steps) that fall to other strategies have no targets of this objective. Its
+    held-out figures are of spans alone, drawn as those of the first strategy that draws some.
+
     Attributes:
         weight: Of the loss per predicted token, beside that of masked-language modelling.
         max_length: Places in a span that are told apart; tokens further on share the last.

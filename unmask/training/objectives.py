@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from unmask.masking.engine import MaskedRows
+from unmask.masking.engine import IGNORED, MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
@@ -96,8 +97,10 @@ def _label_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tenso
 
 
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
+    """The targets in spans; those that other strategies of a mixture masked have no boundaries."""
     assert masked.boundaries is not None
-    plain = _masked_targets(rows, masked)
+    in_spans_BS = torch.where(masked.boundaries.before >= 0, masked.labels, IGNORED)
+    plain = _masked_targets(rows, replace(masked, labels=in_spans_BS))
     positions_N = plain.positions_N
     length = rows.shape[1]
     row_begin_N = positions_N // length * length

@@ -11,7 +11,7 @@ from unmask.evaluation.held_out import HeldOutSet
 from unmask.masking.engine import Masker
 from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
-from unmask.model.loss import predicted_positions, token_losses
+from unmask.model.loss import losses_of, predicted_positions
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -74,7 +74,7 @@ def test_rows_without_a_target_make_no_nan(tokenizer: Tokenizer) -> None:
     assert 0.35 < without.double().mean() < 0.45, "the expected rate stays exact: 0.6 targets a row"
     positions = predicted_positions(labels[without])
     assert len(positions) == 0
-    assert token_losses(torch.zeros(0, 10), torch.zeros(0, dtype=torch.int64)).sum() == 0.0
+    assert losses_of(torch.zeros(0, 10), torch.zeros(0, dtype=torch.int64)).total == 0.0
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -107,7 +107,7 @@ def test_losses_of_unequal_batches_are_summed_before_they_are_divided() -> None:
     """10. A mean of means is not the loss per predicted token."""
     logits, targets = torch.randn(12, 7, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 7
     parts = [slice(0, 2), slice(2, 12)]
-    total = sum(token_losses(logits[p], targets[p]).sum() for p in parts) / 12
+    total = sum(losses_of(logits[p], targets[p]).total for p in parts) / 12
     assert float(total) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, targets)), rel=1e-6)
 
 

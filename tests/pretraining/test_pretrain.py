@@ -6,6 +6,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from unmask.errors import CorpusError, DataError, DivergedError, RunError, Setti
 from unmask.evaluation.held_out import HeldOutSet
 from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
+from unmask.model.head import MLMHead
+from unmask.model.loss import Losses
 from unmask.pretraining.metrics import read_metrics
 from unmask.training.checkpoint import list_checkpoints
 
@@ -306,15 +309,14 @@ def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Pa
 def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unmask.training import step as step_module
+    real, calls = MLMHead.losses, []
 
-    real, calls = step_module.token_losses, []
-
-    def breaks(*args: torch.Tensor) -> torch.Tensor:
+    def breaks(*args: Any) -> Losses:
         calls.append(1)
-        return real(*args) * (float("inf") if len(calls) == 5 else 1.0)
+        losses = real(*args)
+        return replace(losses, total=losses.total * (float("inf") if len(calls) == 5 else 1.0))
 
-    monkeypatch.setattr(step_module, "token_losses", breaks)
+    monkeypatch.setattr(MLMHead, "losses", breaks)
     with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the last good checkpoint is .*step-00000004"):
         unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
     run = unmask.pretrain(out=tmp_path, resume=True)

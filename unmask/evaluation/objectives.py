@@ -13,7 +13,6 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import token_losses
 from unmask.packing.pairs import PairKind
 from unmask.packing.rows import Rows
 from unmask.packing.stream import LABEL, Cursor, RowStream
@@ -87,9 +86,9 @@ class ObjectiveSet:
             )
             for objective in self.objectives:
                 targets = objective.targets(rows, masked)
-                logits = objective.logits(model, hidden_BSD.flatten(0, 1), targets)
-                losses[objective.name] += float(token_losses(logits, targets.classes_N).sum())
-                right[objective.name] += float((logits.argmax(-1) == targets.classes_N).sum())
+                found = objective.losses(model, hidden_BSD.flatten(0, 1), targets)
+                losses[objective.name] += float(found.each_N.sum())
+                right[objective.name] += float((~found.wrong_N).sum())
                 counts[objective.name] += len(targets)
         model.train(was_training)
         return {

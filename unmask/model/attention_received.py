@@ -62,5 +62,7 @@ def _add(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[
     x_BSD, rotary, bias_B1SS = inputs
     query_BHSK, key_BHSK, _ = module.project(x_BSD, rotary)
     scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
-    probabilities_BHSS = torch.softmax(scores_BHSS + bias_B1SS.float(), dim=-1)
+    if bias_B1SS is not None:
+        scores_BHSS = scores_BHSS + bias_B1SS.float()
+    probabilities_BHSS = torch.softmax(scores_BHSS, dim=-1)
     received_BS += (probabilities_BHSS.mean(1) * real_BS[:, :, None]).sum(1)

@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=parts.bias)
 
     def forward(
-        self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor, seed: int | None = None
+        self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor | None, seed: int | None = None
     ) -> Tensor:
         """[B, S, D] to [B, S, D].
 

@@ -24,7 +24,7 @@ from unmask.model.pair_head import PairHead
 from unmask.model.parts import Norm, dropout, rotary_table
 
 # What a block needs to know of a batch: rotary angles (None: positions are learned) and who attends to whom.
-Plan = tuple[tuple[Tensor, Tensor] | None, Tensor]
+Plan = tuple[tuple[Tensor, Tensor] | None, Tensor | None]
 
 
 class Encoder(nn.Module):
@@ -138,15 +138,19 @@ class Encoder(nn.Module):
         return (cos.to(self.compute_dtype), sin.to(self.compute_dtype)), bias_B1SS
 
 
-def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.dtype) -> Tensor:
+def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.dtype) -> Tensor | None:
     """Who may attend to whom: tokens of the same segment, at most `window` positions away.
 
     Returns:
-        [B, 1, S, S]: 0 or minus infinity. Padding attends to padding, so that no line is all minus infinity.
+        [B, 1, S, S]: 0 or minus infinity. Padding attends to padding, so that no line is all minus infinity. On CPUs
+        None where all may attend to all; elsewhere asking for it would wait for the device.
     """
-    allowed = segment_ids_BS[:, :, None] == segment_ids_BS[:, None, :]
     length = segment_ids_BS.shape[1]
-    if window is not None and length > window + 1:
+    limited = window is not None and length > window + 1
+    if not limited and segment_ids_BS.device.type == "cpu" and bool((segment_ids_BS == segment_ids_BS[:, :1]).all()):
+        return None
+    allowed = segment_ids_BS[:, :, None] == segment_ids_BS[:, None, :]
+    if window is not None and limited:
         place = torch.arange(length, device=segment_ids_BS.device)
         allowed = allowed & ((place[:, None] - place[None, :]).abs() <= window)
     bias = torch.zeros(allowed.shape, dtype=dtype, device=segment_ids_BS.device)

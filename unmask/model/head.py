@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.model.config import EncoderConfig
+from unmask.model.loss import Losses, losses_of_decoder
 from unmask.model.parts import ACTIVATIONS, Linear, Norm
 
 
@@ -31,6 +32,10 @@ class MLMHead(nn.Module):
     def transform(self, hidden_ND: Tensor) -> Tensor:
         """What the decoder compares with the embedding matrix: [N, D]."""
         return self.norm(self.activation(self.dense(hidden_ND)))
+
+    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
+        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype), targets_N, weights_N)
 
     def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of what the decoder compares with the embedding matrix."""

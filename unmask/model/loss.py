@@ -1,13 +1,34 @@
 """The loss at predicted positions.
 
-Shape suffixes: N = predicted positions, V = vocabulary.
+Shape suffixes: N = predicted positions, D = what the decoder compares with the embeddings, V = vocabulary or classes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+IGNORED = -100
+_CHUNK = 1 << 19  # logits in float32 that are worked on at once: they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What some predictions came to.
+
+    Attributes:
+        total: The sum of the losses in nats, each times its weight; this is what is differentiated.
+        each_N: float32: of each prediction, without weights and without a gradient.
+        wrong_N: bool: whether something else was more likely than the right answer.
+    """
+
+    total: Tensor
+    each_N: Tensor
+    wrong_N: Tensor
 
 
 def predicted_positions(labels: Tensor) -> Tensor:
@@ -15,9 +36,81 @@ def predicted_positions(labels: Tensor) -> Tensor:
     return torch.nonzero(labels.flatten() >= 0).squeeze(1)
 
 
-def token_losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-    """The cross-entropy of each prediction in nats, in float32: [N].
+def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
+    """Cross-entropies of a few classes, in float32. They are summed by whoever needs one number, never averaged here.
 
-    They are summed, not averaged, by whoever needs one number: means of unequal batches must not be averaged.
+    Args:
+        logits_NV: Any floating type.
+        targets_N: int64: the right answers.
+        weights_N: float32: of each loss; None: all weigh the same.
     """
-    return functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
+    each_N = functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
+    right_N1 = logits_NV.detach().gather(1, targets_N[:, None])
+    total = (each_N if weights_N is None else each_N * weights_N).sum()
+    return Losses(total, each_N.detach(), (logits_NV.detach() > right_N1).any(1))
+
+
+def losses_of_decoder(
+    x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor | None = None
+) -> Losses:
+    """Cross-entropies of a decoder over the vocabulary, without ever holding its logits in float32.
+
+    A gradient of logits is softmax less one, so it is written over the logits while these are read for the loss, some
+    rows at a time; a vocabulary's worth of float32 numbers for each target, several times over, would cost more time
+    than the products do.
+
+    Args:
+        x_ND: What the decoder compares with the embeddings.
+        tokens_VD: The embeddings, in the type of `x_ND`.
+        bias_V: In the same type.
+        targets_N: int64; -100: the row is there to keep the shape, has no loss and passes no gradient on.
+        weights_N: float32: of each loss; None: all weigh the same.
+
+    Returns:
+        Losses; those of ignored rows are 0.
+    """
+    total, each_N, wrong_N = _DecoderLoss.apply(x_ND, tokens_VD, bias_V, targets_N, weights_N)
+    return Losses(total, each_N, wrong_N)
+
+
+class _DecoderLoss(torch.autograd.Function):
+    """See `losses_of_decoder`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        logits_NV = functional.linear(x_ND, tokens_VD, bias_V)
+        scale_N = (targets_N >= 0).float()
+        if weights_N is not None:
+            scale_N = scale_N * weights_N
+        each_N = torch.empty(len(x_ND), dtype=torch.float32, device=x_ND.device)
+        wrong_N = torch.empty(len(x_ND), dtype=torch.bool, device=x_ND.device)
+        target_N1 = targets_N.clamp(min=0)[:, None]
+        rows = max(1, _CHUNK // logits_NV.shape[1])
+        for begin in range(0, len(x_ND), rows):
+            part = slice(begin, begin + rows)
+            p_nV, scale_n1 = logits_NV[part].float(), scale_N[part, None]
+            largest_n1 = p_nV.amax(1, keepdim=True)
+            right_n1 = p_nV.gather(1, target_N1[part])
+            sum_n1 = p_nV.sub_(largest_n1).exp_().sum(1, keepdim=True)
+            each_N[part] = (sum_n1.log() + largest_n1 - right_n1)[:, 0]
+            wrong_N[part] = (right_n1 < largest_n1)[:, 0]
+            p_nV.mul_(scale_n1 / sum_n1).scatter_add_(1, target_N1[part], -scale_n1)
+            logits_NV[part] = p_nV
+        each_N *= targets_N >= 0
+        ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits
+        ctx.mark_non_differentiable(each_N, wrong_N)
+        return (each_N if weights_N is None else each_N * weights_N).sum(), each_N, wrong_N
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, tokens_VD, gradient_NV = ctx.saved_tensors
+        factor = factor.to(x_ND.dtype)
+        return (
+            (gradient_NV @ tokens_VD) * factor,
+            (gradient_NV.T @ x_ND) * factor,
+            gradient_NV.sum(0) * factor,
+            None,
+            None,
+        )

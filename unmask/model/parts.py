@@ -96,13 +96,13 @@ def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tup
     """Cosines and sines of the rotation angles.
 
     Returns:
-        Two float32 tensors [B, S, 1, 1, head_dim / 2], to be broadcast over queries and keys, and heads.
+        Two float32 tensors [B, 1, S, head_dim / 2], to be broadcast over heads.
 
     Source: Su et al. 2021 (RoFormer), section 3.4.2; halves are paired, as in GPT-NeoX and ModernBERT.
     """
     exponent = torch.arange(0, head_dim, 2, device=position_ids_BS.device, dtype=torch.float32) / head_dim
     angle = position_ids_BS[..., None].to(torch.float32) / theta**exponent
-    angle = angle[:, :, None, None]
+    angle = angle[:, None]
     return angle.cos(), angle.sin()
 
 
@@ -121,11 +121,12 @@ class Attention(nn.Module):
         self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias, num_fused=3)
         self.out = Linear(hidden_size, hidden_size, bias=bias)
 
-    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor | None) -> Tensor:
         """Args:
         x_BSD: Normalised input.
         rotary: As `rotary_table` gives it, in the type of the input; None where positions are not rotary.
-        bias_B1SS: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere.
+        bias_B1SS: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere; None where
+            all may attend to all.
 
         Returns:
             [B, S, D].
@@ -137,18 +138,22 @@ class Attention(nn.Module):
         """Queries, keys and values: each [B, H, S, K]. Arguments as for `forward`."""
         num_rows, length, hidden = x_BSD.shape
         qkv = self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
-        query_key = qkv[:, :, :2] if rotary is None else rotate(qkv[:, :, :2], *rotary)
-        query, key = (query_key[:, :, i].transpose(1, 2) for i in (0, 1))
-        return query, key, qkv[:, :, 2].transpose(1, 2)
+        # Taken apart at once: slices would each fill a gradient of the whole with zeros.
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if rotary is not None:
+            query, key = rotate(query, *rotary), rotate(key, *rotary)
+        return query, key, value
 
 
-def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: Tensor) -> Tensor:
+def attend(query_BHSK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias_B1SS: Tensor | None) -> Tensor:
     """Scaled dot-product attention: [B, H, S, K]."""
     length, head_dim = query_BHSK.shape[-2:]
     if query_BHSK.is_cuda or length > EXPLICIT_ATTENTION_LENGTH:
         return functional.scaled_dot_product_attention(query_BHSK, key_BHSK, value_BHSK, attn_mask=bias_B1SS)
     scores_BHSS = (query_BHSK * head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
-    return torch.softmax(scores_BHSS.add_(bias_B1SS), dim=-1) @ value_BHSK
+    if bias_B1SS is not None:
+        scores_BHSS = scores_BHSS.add_(bias_B1SS)
+    return torch.softmax(scores_BHSS, dim=-1) @ value_BHSK
 
 
 class GatedMLP(nn.Module):

@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from unmask.masking.engine import IGNORED, MaskedRows
+from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import predicted_positions
+from unmask.model.loss import IGNORED, Losses, losses_of, predicted_positions
 from unmask.packing.rows import Rows
 from unmask.packing.stream import LABEL
 from unmask.training.objective_settings import ObjectivesSettings
 
 MASKED_TOKENS = "masked_tokens"
+_FULL = 64
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,13 @@ class Objective:
         name: As metrics and summary call it.
         weight: Of its loss per target.
         targets: Finds them in a batch; waits for a GPU, since their number is not known before.
-        logits: [N, C] of the targets, of the hidden states [T, D] of the batch.
+        losses: Of the targets, given the hidden states [T, D] of the batch.
     """
 
     name: str
     weight: float
     targets: Callable[[Rows, MaskedRows], Targets]
-    logits: Callable[[MaskedLM, Tensor, Targets], Tensor]
+    losses: Callable[[MaskedLM, Tensor, Targets], Losses]
 
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -73,13 +75,22 @@ def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
 
 
-def _token_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
-    return model.predict(hidden_TD, targets.positions_N)
+def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+    """With targets filled up to a multiple of 64: their number changes from step to step, and for each new shape of a
+    product the library behind it makes new code, which takes longer than the product."""
+    count = len(targets)
+    filling = -count % _FULL
+    positions_N = pad(targets.positions_N, (0, filling))
+    classes_N = pad(targets.classes_N, (0, filling), value=IGNORED)
+    weights_N = None if targets.weights_N is None else pad(targets.weights_N, (0, filling))
+    x_ND = model.head.transform(hidden_TD.index_select(0, positions_N))
+    losses = model.head.losses(x_ND, model.encoder.tokens, classes_N, weights_N)
+    return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
-def _pair_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
+def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
     assert model.pair_head is not None
-    return model.pair_head(hidden_TD.index_select(0, targets.positions_N))
+    return losses_of(model.pair_head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
 
 def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
@@ -92,8 +103,8 @@ def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
     return find
 
 
-def _label_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
-    return model.classify(hidden_TD.index_select(0, targets.positions_N))
+def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+    return losses_of(model.classify(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
 
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -110,16 +121,16 @@ def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return replace(plain, boundaries_N=(before_N, behind_N))
 
 
-def _boundary_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
+def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
     assert model.boundary_head is not None
     assert targets.boundaries_N is not None
     before_N, behind_N = targets.boundaries_N
     place_N = targets.positions_N - before_N - 1
     x_ND = model.boundary_head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, behind_N), place_N)
-    return model.head.decode(x_ND, model.encoder.tokens)
+    return model.head.losses(x_ND, model.encoder.tokens, targets.classes_N, targets.weights_N)
 
 
-PREDICT_MASKED = Objective(MASKED_TOKENS, 1.0, _masked_targets, _token_logits)
+PREDICT_MASKED = Objective(MASKED_TOKENS, 1.0, _masked_targets, _token_losses)
 
 
 def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
@@ -127,10 +138,10 @@ def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
     found = []
     if settings.pairs is not None:
         kind = settings.pairs.kind
-        found.append(Objective(kind, settings.pairs.weight, _class_targets(kind), _pair_logits))
+        found.append(Objective(kind, settings.pairs.weight, _class_targets(kind), _pair_losses))
     if settings.span_boundary is not None:
         weight = settings.span_boundary.weight
-        found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_logits))
+        found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_losses))
     if settings.label is not None:
-        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_logits))
+        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_losses))
     return tuple(found)

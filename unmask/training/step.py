@@ -14,7 +14,6 @@ from unmask.errors import DivergedError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import token_losses
 from unmask.packing.rows import Rows
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
@@ -119,15 +118,11 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         )
         loss = torch.zeros((), device=hidden_BSD.device)
         for index, (objective, target) in enumerate(zip(learned, of_part, strict=True)):
-            logits = objective.logits(model, hidden_BSD.flatten(0, 1), target)
-            losses_N = token_losses(logits, target.classes_N)
+            found = objective.losses(model, hidden_BSD.flatten(0, 1), target)
             if observe and objective is PREDICT_MASKED:
-                wrong_N = logits.detach().argmax(-1) != target.classes_N
                 pos_N = _pos_of(some_rows, target.positions_N)
-                observed.append(Observed(target.classes_N, losses_N.detach(), wrong_N, pos_N))
-            if target.weights_N is not None:
-                losses_N = losses_N * target.weights_N
-            mean = losses_N.sum() / totals[index]
+                observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, pos_N))
+            mean = found.total / totals[index]
             losses[index] += mean.item()
             loss = loss + objective.weight * mean
         if not all(map(math.isfinite, losses)):

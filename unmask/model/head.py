@@ -35,7 +35,7 @@ class MLMHead(nn.Module):
 
     def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
         """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
-        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype), targets_N, weights_N)
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N)
 
     def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of what the decoder compares with the embedding matrix."""

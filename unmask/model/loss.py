@@ -62,7 +62,7 @@ def losses_of_decoder(
     Args:
         x_ND: What the decoder compares with the embeddings.
         tokens_VD: The embeddings, in the type of `x_ND`.
-        bias_V: In the same type.
+        bias_V: float32.
         targets_N: int64; -100: the row is there to keep the shape, has no loss and passes no gradient on.
         weights_N: float32: of each loss; None: all weigh the same.
 
@@ -80,7 +80,7 @@ class _DecoderLoss(torch.autograd.Function):
     def forward(
         ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        logits_NV = functional.linear(x_ND, tokens_VD, bias_V)
+        logits_NV = x_ND @ tokens_VD.T  # the bias is added below: on CPUs a product copies it out over its result first
         scale_N = (targets_N >= 0).float()
         if weights_N is not None:
             scale_N = scale_N * weights_N
@@ -90,7 +90,7 @@ class _DecoderLoss(torch.autograd.Function):
         rows = max(1, _CHUNK // logits_NV.shape[1])
         for begin in range(0, len(x_ND), rows):
             part = slice(begin, begin + rows)
-            p_nV, scale_n1 = logits_NV[part].float(), scale_N[part, None]
+            p_nV, scale_n1 = logits_NV[part] + bias_V, scale_N[part, None]
             largest_n1 = p_nV.amax(1, keepdim=True)
             right_n1 = p_nV.gather(1, target_N1[part])
             sum_n1 = p_nV.sub_(largest_n1).exp_().sum(1, keepdim=True)
@@ -106,11 +106,10 @@ class _DecoderLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, tokens_VD, gradient_NV = ctx.saved_tensors
-        factor = factor.to(x_ND.dtype)
         return (
-            (gradient_NV @ tokens_VD) * factor,
-            (gradient_NV.T @ x_ND) * factor,
-            gradient_NV.sum(0) * factor,
+            (gradient_NV @ tokens_VD).mul_(factor),
+            (gradient_NV.T @ x_ND).mul_(factor),
+            gradient_NV.sum(0, dtype=torch.float32) * factor,
             None,
             None,
         )

@@ -13,13 +13,13 @@ from xml.sax.saxutils import escape
 WIDTH, MARGIN = 860, 16
 ADVANCE = 7.4  # of a character
 CELL, GAP_ABOVE = 22, 9  # heights of a cell, and of the room over it for the line of its unit
-BELOW, BAR, BETWEEN = 13, 20, 10  # heights of the room for random tokens, of the tallest bar, and under the bars
+BELOW, BAR, BETWEEN = 13, 24, 10  # heights of the room for random tokens, of the tallest bar, and under the bars
 SPACE = 7  # between words
 FULL_BAR = 0.6  # share that the tallest bar stands for
 # Classes of rectangles and of words; one letter each, since there are hundreds.
 STYLE = (
     "text{fill:#1b1b1b;text-anchor:middle}.n{fill:#f1f1ee}.m{fill:#b3261e}.r{fill:#f2b705}.k{fill:#2e7d32}"
-    ".u{fill:#5b7db1}.b{fill:#9aa5b1}.e{fill:#1b1b1b}text.w{fill:#fff}text.i{fill:#8a6d00;font-style:italic}"
+    ".o{fill:#bccbe0}.u{fill:#2f5d9b}.b{fill:#9aa5b1}.e{fill:#1b1b1b}text.w{fill:#fff}text.i{fill:#8a6d00;font-style:italic}"
     "text.l{fill:#444;text-anchor:start}"
 )
 KIND = {"mask": "m", "random": "r", "kept": "k", "": "n"}
@@ -40,7 +40,7 @@ class Token:
         shown: The token that stands in its place, where that is a random one.
         begins_word: Whether there is room before it.
         begins_unit: Whether a unit begins here.
-        in_unit: Whether it can be masked at all.
+        unit_size: Tokens of its unit.
         share: How often it is a target over many epochs.
     """
 
@@ -49,7 +49,7 @@ class Token:
     shown: str = ""
     begins_word: bool = True
     begins_unit: bool = True
-    in_unit: bool = True
+    unit_size: int = 1
     share: float = 0.0
 
 
@@ -74,7 +74,12 @@ def picture(title: str, blocks: Sequence[Sequence[Token]], rate: float) -> str:
         'role="img" font-family="ui-monospace, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="12">'
     )
     background = f'<rect width="{WIDTH}" height="{height}" rx="6" fill="#fff"/>'
-    return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", background, *parts, *legend, "</svg>"]) + "\n"
+    return (
+        "\n".join(
+            [head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", background, *parts, *legend, "</svg>"]
+        )
+        + "\n"
+    )
 
 
 def _block(tokens: Sequence[Token], top: int, rate: float | None) -> tuple[list[str], int]:
@@ -107,12 +112,11 @@ def _cell(token: Token, left: float, top: int, width: float, rate: float | None,
     cell_top = top + GAP_ABOVE
     parts = [_rect(left, cell_top, width, CELL, KIND[token.state])]
     parts.append(_text(token.text, left + width / 2, cell_top + 15, "w" if token.state in ("mask", "kept") else ""))
-    if token.in_unit:
-        begin = left + 1.5 if token.begins_unit else left - (SPACE + 1 if bridge else 1)
-        parts.append(_rect(begin, top + 3, left + width - begin - 0.5, 2.5, "u"))
+    begin = left + 2 if token.begins_unit else left - (SPACE + 1 if bridge else 1)
+    parts.append(_rect(begin, top + 2, left + width - begin, 3.5, "o" if token.unit_size == 1 else "u"))
     if token.shown:
         parts.append(_text(token.shown, left + width / 2, cell_top + CELL + 11, "i"))
-    if rate is not None and token.in_unit:
+    if rate is not None:
         base = cell_top + CELL + BELOW + BAR
         if high := BAR * min(token.share / FULL_BAR, 1.0):
             parts.append(_rect(left + 2, base - high, width - 4, high, "b"))
@@ -126,7 +130,9 @@ def _legend(top: int, rate: float) -> tuple[list[str], int]:
         parts += [_rect(left, top, 12, 12, KIND[state]), _text(words, left + 18, top + 10, "l")]
         left += 18 + len(words) * ADVANCE + 20
     top += 20
-    words = f"lines: units; bars: how often a token is a target over many epochs; the mark in them is at {rate:.0%}"
+    words = (
+        f"lines above: units; bars: how often a token is a target over many epochs; the mark in them is at {rate:.0%}"
+    )
     parts.append(_text(words, MARGIN, top + 10, "l"))
     return parts, top + 12
 

@@ -40,12 +40,12 @@ from unmask.training.checkpoint import list_checkpoints
 sys.path.insert(0, str(Path(__file__).parent))
 from draw import Token, picture
 
-TEXT = """Hath she forgot already that brave prince,
-Edward, her lord, whom I, some three months since,
-Stabb'd in my angry mood at Tewksbury?
-A sweeter and a lovelier gentleman,
-Framed in the prodigality of nature,
-Young, valiant, wise, and, no doubt, right royal."""
+TEXT = """Harry of Hereford, Lancaster and Derby
+Am I; who ready here do stand in arms,
+To prove, by God's grace and my body's valour,
+In lists, on Thomas Mowbray, Duke of Norfolk,
+That he is a traitor, foul and dangerous,
+To God of heaven, King Richard and to me."""
 RATE, SEED, EPOCHS = 0.2, 0, 1000
 VOCABULARY = 4096
 HELD_BACK = 0.3  # of the packaged text: the end, against which the beginning is the background of `anchors`
@@ -75,7 +75,7 @@ def draw(name: str, settings: MaskingSettings, shown: ShownText, tables: Tables)
     share_S = sum((masker(rows, epoch=epoch).labels[0] >= 0).double() for epoch in range(EPOCHS)) / EPOCHS
     epochs = 3 if settings.units.kind == "mixture" else 1
     blocks = [tokens_of(shown.tokenizer, rows, masker(rows, epoch=epoch), share_S) for epoch in range(epochs)]
-    return picture(f"What masking by {name} hides of a speech of Richard III", blocks, RATE)
+    return picture(f"What masking by {name} hides of some lines of Richard II", blocks, RATE)
 
 
 def tokens_of(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, share_S: torch.Tensor) -> list[Token]:
@@ -87,8 +87,8 @@ def tokens_of(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, share_S: tor
         state = ""
         if masked.labels[0, place] >= 0:
             state = "mask" if seen == tokenizer.special.mask else "kept" if seen == true else "random"
-        assert masked.boundaries is not None
-        unit = int(masked.boundaries.before[0, place])
+        assert masked.boundaries is not None, "the masker was asked for them"
+        unit, behind = (int(tensor[0, place]) for tensor in (masked.boundaries.before, masked.boundaries.behind))
         found.append(
             Token(
                 spell(tokenizer.token(true)).decode(),
@@ -96,6 +96,7 @@ def tokens_of(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, share_S: tor
                 spell(tokenizer.token(seen)).decode() if state == "random" else "",
                 begins_word=bool(rows.word_starts[0, place]),
                 begins_unit=unit != unit_before,
+                unit_size=behind - unit - 1,
                 share=float(share_S[place]),
             )
         )

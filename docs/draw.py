@@ -74,12 +74,8 @@ def picture(title: str, blocks: Sequence[Sequence[Token]], rate: float) -> str:
         'role="img" font-family="ui-monospace, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="12">'
     )
     background = f'<rect width="{WIDTH}" height="{height}" rx="6" fill="#fff"/>'
-    return (
-        "\n".join(
-            [head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", background, *parts, *legend, "</svg>"]
-        )
-        + "\n"
-    )
+    about = [f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>"]
+    return "\n".join([head, *about, background, *parts, *legend, "</svg>"]) + "\n"
 
 
 def _block(tokens: Sequence[Token], top: int, rate: float | None) -> tuple[list[str], int]:

@@ -32,7 +32,7 @@ UNANNOTATED = [name for name in ALL if not needed_annotations(list(STRATEGIES[na
 
 # What torch does alike on every device with floating-point numbers: conversions, splitting one into its exponent and
 # its mantissa, one product, rounding (and a number handed in). Each is exact or correctly rounded everywhere.
-SAME_EVERYWHERE = {"_to_copy", "frexp", "mul", "round", "lift_fresh"}
+SAME_EVERYWHERE = {"_to_copy", "frexp", "mul", "round", "lift_fresh", "detach"}
 
 
 def pieces(rows: Rows, masked: MaskedRows) -> dict[tuple[int, int], tuple[list[int], list[int]]]:

@@ -8,6 +8,8 @@ clock's: with `--threads 1`, that can be compared on a machine where others work
 one) by a WordPiece tokenizer with 8,192 entries, joined to rows of exactly the length, so that nothing is spent on
 padding and every position counts.
 
+    training    what each tool's own training loop does for a batch: our `Masker` on the rows of prepared data;
+                transformers' collator on the features of its data set
     ids         a tensor of token ids, and nothing else: our `Masker` and transformers' `torch_mask_tokens`, both of
                 which find the special tokens themselves (for whole words, transformers gets the offsets as well)
     ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be masked;
@@ -16,7 +18,7 @@ padding and every position counts.
                 collator with `special_tokens_mask` (and `offset_mapping`) in the features
 
 transformers' whole-word mode compares every pair of tokens, so it gets fewer rows at 2,048. It has no spans: ours are
-compared with its whole words. Tables and scores that some strategies need hold made-up numbers.
+compared with its whole words. Tables, scores and annotations that some strategies need hold made-up numbers.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from unmask import MaskingCollator, count_tokens
+from unmask.collating.features import read_features, rows_of
 from unmask.hashing import mix
 from unmask.masking.hash_set import HashSet
-from unmask.masking.plain import rows_from_ids
+from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Scores, Tables
 from unmask.tokens.tokenizer import Tokenizer
@@ -75,17 +78,28 @@ def make_rows(tokenizer: PreTrainedTokenizerFast, text: str, length: int, count:
                 "attention_mask": [1] * length,
                 "special_tokens_mask": [1, *[0] * inner, 1],
                 "offset_mapping": [(0, 0), *offsets[part], (0, 0)],
+                **annotations(length),
             }
         )
     return features
 
 
+def annotations(length: int) -> dict[str, list[int]]:
+    """Made-up columns: every fourth to sixth word in an entity and a chunk of two tokens, tags, flat parses."""
+    inner = range(1, length - 1)
+    spans = [(2 + place % 2) if place % 5 < 2 else 0 for place in inner]
+    columns = {"entities": spans, "chunks": spans, "pos": [1 + place % 3 for place in inner]}
+    columns["dependencies"] = [(1 + place % 2) << 25 | (place % 2) for place in inner]
+    return {name: [0, *values, 0] for name, values in columns.items()}
+
+
 def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: int) -> dict[str, Case]:
     features = make_rows(tokenizer, text, length, ROWS[length])
     collator = MaskingCollator(tokenizer, strategy=strategy, tables=tables_of(features, tokenizer))
+    needs = needed_annotations(collator.masker.settings)
     ids = torch.tensor([feature["input_ids"] for feature in features])
-    rows = rows_from_ids(ids, collator.masker.tokenizer)
-    plain = [{name: feature[name] for name in ("input_ids", "attention_mask")} for feature in features]
+    plain = [{name: feature[name] for name in ("input_ids", "attention_mask", *needs)} for feature in features]
+    rows = rows_of(read_features(plain, padding={}, multiple=None), collator.masker.tokenizer)
 
     def collate(call: int) -> None:
         collator.set_epoch(call)
@@ -99,7 +113,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
 
     tokens = ids.numel()
     if strategy not in GOALS:
-        ours = {"ids": mask_ids, "ready": mask_rows, "collating": collate}
+        ours = {"training": mask_rows, "collating": collate} | ({} if needs else {"ids": mask_ids})
         return {what: Case(call, None, tokens, 0) for what, call in ours.items()}
     whole = strategy != "random"
     theirs = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole)
@@ -114,10 +128,12 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
         return lambda _: theirs.torch_mask_tokens(their_ids.clone(), special_tokens_mask=known, offset_mapping=offsets)
 
     count = their_ids.numel()
+    collated = Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, count)
     return {
+        "training": collated._replace(ours=mask_rows),
         "ids": Case(mask_ids, theirs_of_ids(None), tokens, count),
         "ready": Case(mask_rows, theirs_of_ids(special), tokens, count),
-        "collating": Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, count),
+        "collating": collated,
     }
 
 
@@ -132,6 +148,12 @@ def tables_of(features: list[dict[str, list[Any]]], tokenizer: PreTrainedTokeniz
         num_documents=len(features),
         scores=Scores(1, scores),
         collocations=HashSet.of(mix(torch.arange(50_000))),
+        labels={
+            "entities": ("PER",),
+            "chunks": ("NP",),
+            "pos": ("DET", "NOUN", "VERB"),
+            "dependencies": ("det", "obj"),
+        },
     )
 
 

@@ -116,7 +116,7 @@ def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
 
 def test_counts_stay_within_a_segment(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 30, [12, 25])
-    found = _counts_in_segment(flatten(rows, 0)).view(rows.shape)
+    found = _counts_in_segment(flatten(rows, 0), tokenizer.vocab_size).view(rows.shape)
     for r in range(30):
         for number in (0, 1):
             inside = rows.segment_ids[r] == number

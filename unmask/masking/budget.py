@@ -9,10 +9,14 @@ Shape suffixes: T = all positions of a batch in a line; U = units in key order (
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.draw import take_units
 from unmask.masking.keys import KEY_BITS
 from unmask.masking.lines import put, take
 
@@ -29,16 +33,7 @@ class Draw:
     """
 
     def __init__(self, rows: FlatRows, units: FlatUnits, keys_T: Tensor) -> None:
-        self._rows, self._units = rows, units
-        # Places at which no unit begins have size 0 and change nothing.
-        self._order_U = in_order_of_keys(rows, keys_T)
-        self._size_U = take(units.size_T, self._order_U)
-        end_U = torch.cumsum(self._size_U, 0)
-        # Segments are contiguous in the line and in key order alike, so they begin at the same index in both.
-        before_U = end_U - self._size_U
-        self._before_U = before_U - take(before_U, rows.segment_begin_T)  # tokens of earlier units of the segment
-        self._draw_U = (take(rows.bits_T, self._order_U) & ((1 << RATE_BITS) - 1)) * self._size_U
-        self._tokens_T = rows.segment_sum(rows.maskable_T.to(torch.int64))
+        self._rows, self._units, self._keys_T = rows, units, keys_T
 
     def up_to(self, rate: float | Tensor, *, least_one: bool = False) -> Tensor:
         """The tokens of the units that a budget holds.
@@ -51,38 +46,36 @@ class Draw:
         Returns:
             [T], bool.
         """
-        share_T = rate if isinstance(rate, Tensor) else round(rate * 2**RATE_BITS)
+        share_T = rate if isinstance(rate, Tensor) else torch.tensor([round(rate * 2**RATE_BITS)])
+        if not serves(self._keys_T):
+            return self._up_to(share_T.to(self._keys_T.device), least_one)
+        rows, units = self._rows, self._units
+        batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, self._keys_T, rows.bits_T, share_T)
+        return torch.from_numpy(take_units(RATE_BITS, least_one, *batch))
+
+    def _up_to(self, share_T: Tensor, least_one: bool) -> Tensor:
+        order = self._order
         # Segments lie at the same places in both orders, so a segment's budget is the same in both.
-        room_U = self._tokens_T * share_T - (self._before_U << RATE_BITS)
-        taken_U = room_U > self._draw_U
+        room_U = order.tokens_T * share_T - (order.before_U << RATE_BITS)
+        taken_U = room_U > order.draw_U
         if least_one:
-            taken_U |= self._before_U == 0
-        taken_U &= self._size_U > 0
-        return take(put(self._order_U, taken_U), self._units.begin_T) & self._rows.maskable_T
+            taken_U |= order.before_U == 0
+        taken_U &= order.size_U > 0
+        return take(put(order.places_U, taken_U), self._units.begin_T) & self._rows.maskable_T
+
+    @functools.cached_property
+    def _order(self) -> _Order:
+        return _Order(self._rows, self._units, self._keys_T)
 
 
-def in_order_of_keys(rows: FlatRows, keys_T: Tensor) -> Tensor:
-    """Places in the order of (segment, key, place).
+class _Order:
+    """All units sorted, for devices that kernels do not serve: places at which none begins have size 0."""
 
-    On CPUs each row is sorted by itself, and the place goes into the lowest bits of what is sorted, so that plain
-    integers are sorted instead of pairs; numpy does that with vector instructions, several times faster than torch.
-
-    Args:
-        rows: The batch.
-        keys_T: [T], int64 in [0, 2**31).
-
-    Returns:
-        [T], int64, the same on every device.
-    """
-    place_bits = max(1, rows.width - 1).bit_length()
-    if not len(keys_T) or keys_T.device.type != "cpu" or KEY_BITS + 2 * place_bits > 62:
-        return torch.argsort((rows.segment_T << KEY_BITS) | keys_T, stable=True)
-    segment_BS = rows.segment_T.view(-1, rows.width)
-    word_BS = ((segment_BS - segment_BS[:, :1]) << (KEY_BITS + place_bits)).add_(
-        keys_T.view_as(segment_BS) << place_bits
-    )
-    word_BS += torch.arange(rows.width)
-    word_BS.numpy().sort(axis=1)
-    word_BS &= (1 << place_bits) - 1
-    word_BS += torch.arange(0, len(keys_T), rows.width)[:, None]
-    return word_BS.view(-1)
+    def __init__(self, rows: FlatRows, units: FlatUnits, keys_T: Tensor) -> None:
+        self.places_U = torch.argsort((rows.segment_T << KEY_BITS) | keys_T, stable=True)
+        self.size_U = take(units.size_T, self.places_U)
+        before_U = torch.cumsum(self.size_U, 0) - self.size_U
+        # Segments are contiguous in the line and in key order alike, so they begin at the same index in both.
+        self.before_U = before_U - take(before_U, rows.segment_begin_T)  # tokens of earlier units of the segment
+        self.draw_U = (take(rows.bits_T, self.places_U) & ((1 << RATE_BITS) - 1)) * self.size_U
+        self.tokens_T = rows.segment_sum(rows.maskable_T.to(torch.int64))

@@ -14,6 +14,8 @@ from torch.nn.functional import pad
 from unmask.hashing import longer, mix, token_in_word
 from unmask.masking.flat import FlatRows
 from unmask.masking.hash_set import HashSet
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.units import collocation_starts
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -44,8 +46,13 @@ class CollocationUnits(Settings):
         Raises:
             SettingsError: There is no lexicon.
         """
+        collocations = tables.collocation_hashes("units of kind collocations")
+        if serves(rows.maskable_T):
+            batch = arrays(rows.input_ids_T, rows.maskable_T, rows.word_starts_T, rows.segment_begin_T)
+            most_words = MOST_WORDS if collocations.size else 1
+            return torch.from_numpy(collocation_starts(most_words, collocations.places_P.numpy(), *batch))
         words = _Words(rows)
-        length_W = words.longest_matches(tables.collocation_hashes("units of kind collocations"))
+        length_W = words.longest_matches(collocations)
         begins_W = _chain(length_W, words.first_W, rows.width)
         return words.begins_T & begins_W[words.number_T]
 

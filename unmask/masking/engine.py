@@ -220,7 +220,7 @@ class Masker:
         seen_T = replace(
             ids_T,
             chosen_T,
-            mix(flat.bits_T + mix_ints(_REPLACE)),
+            flat.bits_T + mix_ints(_REPLACE),
             unit_begin_T=units.begin_T,
             settings=settings.replacement,
             per_unit=per_unit if settings.replacement.per is None else settings.replacement.per == "unit",

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix
+from unmask.masking.kernels import rows as row_kernels
+from unmask.masking.kernels import units as unit_kernels
+from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.lines import take
 from unmask.packing.rows import Rows
 
@@ -58,8 +61,7 @@ class FlatRows:
 
     def segment_sum(self, values_T: Tensor) -> Tensor:
         """Sums over each segment, at every token of it: [T]."""
-        sums_T = torch.zeros_like(values_T).scatter_add_(0, self.segment_begin_T, values_T)
-        return take(sums_T, self.segment_begin_T)
+        return take(_sums(self.segment_begin_T, values_T), self.segment_begin_T)
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,12 @@ class FlatUnits:
 
     def sum(self, values_T: Tensor) -> Tensor:
         """Sums over the tokens of each unit, at the place where it begins; 0 elsewhere. Args: values_T: [T]."""
-        return torch.zeros_like(values_T).scatter_add_(0, self.begin_T, values_T)
+        return _sums(self.begin_T, values_T)
 
     def largest(self, values_T: Tensor) -> Tensor:
         """The largest of each unit's tokens, at the place where it begins."""
+        if serves(values_T):
+            return torch.from_numpy(unit_kernels.largest(*arrays(self.begin_T, values_T)))
         return values_T.scatter_reduce(0, self.begin_T, values_T, "amax")
 
 
@@ -90,6 +94,25 @@ def flatten(rows: Rows, key: int) -> FlatRows:
         rows: B rows of S positions.
         key: A hash of seed and epoch.
     """
+    if serves(rows.input_ids):
+        batch = arrays(rows.segment_ids, rows.segment_keys, rows.position_ids)
+        found = row_kernels.segments_and_bits(key, *batch)
+        segment_T, segment_begin_T, bits_T = (torch.from_numpy(array) for array in found)
+    else:
+        segment_T, segment_begin_T, bits_T = _segments_and_bits(rows, key)
+    return FlatRows(
+        input_ids_T=rows.input_ids.reshape(-1),
+        maskable_T=rows.maskable.reshape(-1),
+        word_starts_T=rows.word_starts.reshape(-1),
+        segment_T=segment_T,
+        segment_begin_T=segment_begin_T,
+        bits_T=bits_T,
+        width=rows.shape[1],
+        annotations={name: column.reshape(-1) for name, column in rows.annotations.items()},
+    )
+
+
+def _segments_and_bits(rows: Rows, key: int) -> tuple[Tensor, Tensor, Tensor]:
     num_rows, length = rows.shape
     segment_BS = rows.segment_ids
     begins_BS = torch.ones_like(rows.maskable)
@@ -100,16 +123,7 @@ def flatten(rows: Rows, key: int) -> FlatRows:
     segment_begin_T = torch.cummax(places_T * begins_T, 0).values
     position_T = rows.position_ids.reshape(-1)
     counters_T = key_BS.reshape(-1) + (position_T - position_T[segment_begin_T]) * GOLDEN + key
-    return FlatRows(
-        input_ids_T=rows.input_ids.reshape(-1),
-        maskable_T=rows.maskable.reshape(-1),
-        word_starts_T=rows.word_starts.reshape(-1),
-        segment_T=torch.cumsum(begins_T, 0),
-        segment_begin_T=segment_begin_T,
-        bits_T=mix(counters_T),
-        width=length,
-        annotations={name: column.reshape(-1) for name, column in rows.annotations.items()},
-    )
+    return torch.cumsum(begins_T, 0), segment_begin_T, mix(counters_T)
 
 
 def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
@@ -120,6 +134,9 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
         starts_T: [T], bool; values at tokens that cannot be masked do not matter.
     """
     maskable_T = rows.maskable_T
+    if serves(maskable_T):
+        found = unit_kernels.partition(*arrays(maskable_T, rows.segment_begin_T, starts_T))
+        return FlatUnits(*(torch.from_numpy(array) for array in found))
     places_T = torch.arange(len(maskable_T), device=maskable_T.device)
     before_T = torch.roll(maskable_T, 1)
     first_T = ~before_T | (rows.segment_begin_T == places_T)
@@ -127,3 +144,10 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
     begin_T = torch.cummax(places_T * begins_T, 0).values
     ones_T = maskable_T.to(torch.int64)
     return FlatUnits(begin_T, torch.zeros_like(ones_T).scatter_add_(0, begin_T, ones_T))
+
+
+def _sums(begin_T: Tensor, values_T: Tensor) -> Tensor:
+    """Sums of values by the place that each token names."""
+    if serves(values_T):
+        return torch.from_numpy(unit_kernels.sums(*arrays(begin_T, values_T)))
+    return torch.zeros_like(values_T).scatter_add_(0, begin_T, values_T)

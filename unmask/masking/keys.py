@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.masking.kernels import keys as kernels
+from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.lines import take
 
 KEY_BITS = 31
@@ -39,6 +41,9 @@ def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
     Returns:
         int64 in [0, 2**31); a smaller key is drawn earlier.
     """
+    if serves(bits_T):
+        batch = arrays(bits_T, log2_T, *_tables(bits_T.device))
+        return torch.from_numpy(kernels.weighted_keys(_DRAW_BITS, _TABLE_BITS, POINT, *batch))
     log_T = _log2_exponential(bits_T) - log2_T
     top = (1 << KEY_BITS) - 1
     return (log_T + (1 << (KEY_BITS - 1))).clamp(0, top)

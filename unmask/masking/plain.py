@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.hashing import GOLDEN, mix
+from unmask.masking.kernels.rows import positions_and_keys, up_to_last
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -39,18 +39,16 @@ def content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_], tokeni
         inside: [B, S]: what belongs to the row; the rest is padding, on either side.
         tokenizer: Whose ids they are.
     """
-    first = inside.argmax(1) if inside.size else np.zeros(len(inside), dtype=np.int64)
-    positions = np.where(inside, np.arange(input_ids.shape[1]) - first[:, None], 0)
+    positions, keys = positions_and_keys(input_ids, inside)
     maskable = tokenizer.ordinary[input_ids] & inside
     starts = tokenizer.starts(input_ids) & maskable
-    keys = np.broadcast_to(_content_keys(input_ids, inside, positions)[:, None], input_ids.shape)
     return Rows(
         input_ids=torch.from_numpy(input_ids),
         segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
         position_ids=torch.from_numpy(positions),
         word_starts=torch.from_numpy(starts),
         maskable=torch.from_numpy(maskable),
-        segment_keys=torch.from_numpy(keys.copy()),
+        segment_keys=torch.from_numpy(keys),
     )
 
 
@@ -63,8 +61,7 @@ def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
 
 def before_padding(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """[B, S]: true up to the last token of each row that is no padding; a pad id amid the row belongs to it."""
-    real = input_ids != tokenizer.special.pad
-    return np.flip(np.maximum.accumulate(np.flip(real, 1), 1), 1) if real.size else real
+    return up_to_last(tokenizer.special.pad, input_ids)
 
 
 def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:
@@ -80,11 +77,3 @@ def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.i
             raise SettingsError(f"row {number} is not a list of token ids")
         padded[number, : len(values)] = values
     return padded
-
-
-def _content_keys(
-    input_ids: NDArray[np.int64], inside: NDArray[np.bool_], positions: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """A hash of each row's ids and their places, the same however far the row is padded."""
-    words = np.where(inside, mix(mix(input_ids + 1) + positions * np.int64(GOLDEN)), 0)
-    return mix(words.sum(1))

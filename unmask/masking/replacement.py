@@ -16,6 +16,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.hashing import mix
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.draw import replaced
 from unmask.masking.lines import pick, take
 from unmask.settings import Settings
 
@@ -60,7 +63,7 @@ class RandomTokens:
         self.counts = torch.from_numpy(counts.astype(np.int64))
         self.ends = torch.cumsum(self.counts, 0)
         # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
-        self.listed = torch.from_numpy(np.flatnonzero(counts)) if counts.max() == 1 else None
+        self.listed = torch.from_numpy(np.flatnonzero(counts) if counts.max() == 1 else np.zeros(0, dtype=np.int64))
 
     def draw(self, bits_T: Tensor, original_T: Tensor) -> Tensor:
         """One token each, never the original.
@@ -77,7 +80,7 @@ class RandomTokens:
         # bits / 2**31 x total, in integers: the total is at most 2**31, so the product fits.
         place_T = (bits_T * total_T) >> _BITS
         place_T = place_T + own_T * (place_T >= take(ends, original_T) - own_T)
-        if self.listed is not None:
+        if len(self.listed):
             return take(self.listed.to(bits_T.device), place_T)
         return torch.searchsorted(ends, place_T, right=True)
 
@@ -110,7 +113,7 @@ def replace(
     Args:
         input_ids_T: int64; it is not changed.
         chosen_T: bool.
-        bits_T: int64: 64 random bits a token, independent of those that chose.
+        bits_T: int64: a number for each token, by whose hash it is drawn.
         unit_begin_T: Place at which a token's unit begins.
         settings: Shares and sources.
         per_unit: Whether one draw serves a whole unit; or [T], bool: where it does.
@@ -120,13 +123,19 @@ def replace(
     Returns:
         [T], int64: the ids that the model sees.
     """
-    low_31 = (1 << _BITS) - 1
-    draw_T = (bits_T >> 32) & low_31
+    own_T = torch.arange(len(bits_T), device=bits_T.device)
     if isinstance(per_unit, Tensor):
-        draw_T = pick(per_unit, take(draw_T, unit_begin_T), draw_T)
-    elif per_unit:
-        draw_T = take(draw_T, unit_begin_T)
+        draw_place_T = pick(per_unit, unit_begin_T, own_T)
+    else:
+        draw_place_T = unit_begin_T if per_unit else own_T
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
+    if serves(input_ids_T):
+        tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
+        batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
+        return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))
+    bits_T = mix(bits_T)
+    low_31 = (1 << _BITS) - 1
+    draw_T = take(bits_T >> 32, draw_place_T) & low_31
     masked_T = chosen_T & (draw_T < mask_end)
     result_T = pick(masked_T, mask_id, input_ids_T)
     if random_end > mask_end:

@@ -16,11 +16,15 @@ from torch import Tensor
 
 from unmask.hashing import mix
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.keys import cosines
+from unmask.masking.kernels.units import counts_in_segment
 from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
+_EMBEDDING_SCALE = 1 << 11  # the sum of 32,768 of them, squared, times 64 directions, is below 2**63
 Power = Annotated[float, Field(ge=-8.0, le=8.0)]
 
 
@@ -116,7 +120,8 @@ class TfIdfWeights(Settings):
 
     def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """Keys weighted by the largest TF-IDF of each unit's tokens."""
-        idf_V, counts = tables.derived(self, lambda: self._rarity(tables)), _counts_in_segment(rows)
+        idf_V = tables.derived(self, lambda: self._rarity(tables))
+        counts = _counts_in_segment(rows, len(idf_V))
         log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
         log2_T = take(idf_V, rows.input_ids_T) + take(log2_counts, counts.clamp(max=len(log2_counts) - 1))
         largest_T = units.largest(pick(rows.maskable_T, log2_T, -(1 << 40)))
@@ -147,20 +152,38 @@ class CentralityWeights(Settings):
         """Keys weighted by the cosine; equal weights before there are embeddings."""
         if tables.has_no_scores_yet:
             return uniform_keys(rows.bits_T)
-        table_VD = tables.score(self.score, "weights of kind centrality")
-        own_TD = torch.where(rows.maskable_T[:, None], take(table_VD, rows.input_ids_T), 0.0)
-        word_TD = torch.zeros_like(own_TD).index_add_(0, units.begin_T, own_TD)
-        whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)
-        whole_TD = take(whole_TD, rows.segment_begin_T)
-        cosine_T = torch.nn.functional.cosine_similarity(word_TD, whole_TD, dim=1)
-        return weighted_keys(rows.bits_T, (cosine_T.double() * self.strength * (1 << POINT)).round().to(torch.int64))
+        table_VD = tables.derived(self, lambda: self._table(tables))
+        if serves(table_VD):
+            batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)
+            cosine_T = torch.from_numpy(cosines(table_VD.numpy(), *batch))
+        else:
+            cosine_T = _cosines(table_VD, rows, units)
+        return weighted_keys(rows.bits_T, (cosine_T * self.strength * (1 << POINT)).round().to(torch.int64))
+
+    def _table(self, tables: Tables) -> Tensor:
+        """Embeddings in integers: their sums, and so cosines and masks, are the same in any order of adding."""
+        table_VD = tables.score(self.score, "weights of kind centrality").double()
+        largest = table_VD.abs().max().clamp(min=1e-12)
+        return (table_VD / largest * _EMBEDDING_SCALE).round().to(torch.int64)
 
 
-def _counts_in_segment(rows: FlatRows) -> Tensor:
+def _cosines(table_VD: Tensor, rows: FlatRows, units: FlatUnits) -> Tensor:
+    own_TD = take(table_VD, rows.input_ids_T) * rows.maskable_T[:, None]
+    word_TD = torch.zeros_like(own_TD).index_add_(0, units.begin_T, own_TD)
+    whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)
+    whole_TD = take(whole_TD, rows.segment_begin_T)
+    product_T = (word_TD * whole_TD).sum(1).double()
+    squares_T = (word_TD * word_TD).sum(1).double() * (whole_TD * whole_TD).sum(1).double()
+    return product_T / squares_T.clamp(min=1.0).sqrt()
+
+
+def _counts_in_segment(rows: FlatRows, vocab_size: int) -> Tensor:
     """[T], int64: how often the token's id stands in its segment.
 
     Equal (segment, id) pairs are brought together by sorting a hash of them; the length of a run is the count.
     """
+    if serves(rows.input_ids_T):
+        return torch.from_numpy(counts_in_segment(vocab_size, *arrays(rows.input_ids_T, rows.segment_begin_T)))
     pair_T = mix(mix(rows.segment_T) + rows.input_ids_T)
     sorted_T, order_T = torch.sort(pair_T)
     begins_T = torch.ones_like(rows.maskable_T)

@@ -18,11 +18,11 @@ from unmask.hashing import GOLDEN, mix
 from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
+from unmask.masking.kernels.compiler import arrays, serves
+from unmask.masking.kernels.units import span_starts
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
-
-_CELL_BITS = 20  # of a draw of 32: the bits that the table of lengths leaves out
 
 
 class Units(Protocol):
@@ -100,12 +100,16 @@ class SpanUnits(Settings):
         so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
         """
         word_T = rows.word_starts_T & rows.maskable_T
+        ends = torch.tensor(self.thresholds(), device=word_T.device)
+        if serves(word_T):
+            return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
         begin_T = rows.segment_begin_T
         one_T = word_T.to(torch.int64)
         before_T = torch.cumsum(one_T, 0) - one_T  # words before this place, in the whole batch
         words_T = rows.segment_sum(one_T)  # words of the segment
 
-        length_T = self._lengths(mix(rows.bits_T + GOLDEN) & 0xFFFFFFFF, tables) * one_T
+        draw_T = mix(rows.bits_T + GOLDEN) & 0xFFFFFFFF
+        length_T = (torch.searchsorted(ends[:-1], draw_T, right=True) + 1) * one_T
         sum_T = torch.cumsum(length_T, 0) - length_T
         tile_T = sum_T - take(sum_T, begin_T)  # word of the segment at which a tile begins
 
@@ -115,33 +119,6 @@ class SpanUnits(Settings):
         begins_W.scatter_(0, pick(inside_T, take(before_T, begin_T) + tile_T, nowhere), True)
         begins_W[nowhere] = False
         return word_T & take(begins_W, before_T)
-
-    def _lengths(self, draw_T: Tensor, tables: Tables) -> Tensor:
-        """Lengths from 32 random bits each.
-
-        The upper 12 bits look up a length; where the end of one lies among the draws that share these bits, it is
-        compared with the draw. Searching for each draw among the ends would take most of the masker's time.
-        """
-        ends = self.thresholds()
-        cells = [end >> _CELL_BITS for end in ends]
-        if len(set(cells)) < len(cells):  # lengths that are rarer than a cell is wide
-            among = torch.tensor(ends, dtype=torch.int64, device=draw_T.device)
-            return torch.searchsorted(among, draw_T, right=True).clamp(max=len(ends) - 1) + 1
-        table = tables.derived((self, "lengths"), lambda: _lengths_by_cell(ends).to(draw_T.device))
-        cell_T = draw_T >> _CELL_BITS
-        return take(table[0], cell_T) + (draw_T >= take(table[1], cell_T))
-
-
-def _lengths_by_cell(ends: list[int]) -> Tensor:
-    """[2, cells], int64: the length of a cell's first draw, and the draw in it from which on it is one more."""
-    cells = range(1 << (32 - _CELL_BITS))
-    first = [1 + sum(end <= cell << _CELL_BITS for end in ends[:-1]) for cell in cells]
-    none = 1 << 32
-    nexts = [
-        min((end for end in ends[:-1] if end >> _CELL_BITS == cell and end > cell << _CELL_BITS), default=none)
-        for cell in cells
-    ]
-    return torch.tensor([first, nexts], dtype=torch.int64)
 
 
 PlainUnits = Annotated[

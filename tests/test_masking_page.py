@@ -115,6 +115,16 @@ def test_pictures_are_whole_and_in_their_place(drawing: types.ModuleType) -> Non
         assert max(float(str(node.get("x"))) + float(str(node.get("width"))) for node in cells) <= 860
 
 
+def test_pictures_are_what_the_engine_makes_today(drawing: types.ModuleType, tmp_path: Path) -> None:
+    """Of those that need neither a pipeline nor a model; when masks change, `docs/make_pictures.py` draws them anew."""
+    data = drawing.prepared(tmp_path / "data")
+    tables = drawing.static_tables(data, tmp_path)
+    shown = ShownText.of(drawing.TEXT, data.tokenizer)
+    for name in ("span", "pmi", "contextual"):
+        drawn = drawing.draw(name, drawing.all_settings()[name], shown, tables)
+        assert drawn == (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8"), name
+
+
 def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unmask.Run) -> None:
     """Colours are the targets of the first epoch, lines are the units, bars the shares of many."""
     text = "The philosopher remembers the embroidery in Constantinople."

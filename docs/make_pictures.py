@@ -20,21 +20,21 @@ from safetensors.torch import load_file
 
 import unmask
 from unmask.corpus.settings import CorpusSettings
-from unmask.lexicon.settings import LexiconSettings
-from unmask.masking.engine import MaskedRows
-from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.hashing import mix_ints
+from unmask.masking.engine import _MASK, Masker
+from unmask.masking.flat import FlatUnits, flatten, partition
+from unmask.masking.mixture import draw_mixture
+from unmask.masking.settings import STRATEGIES, MaskingSettings, MixtureUnits
 from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.pretraining.annotated_text import ShownText
 from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.data import PreparedData, open_prepared
 from unmask.pretraining.following import masking_tables
-from unmask.pretraining.lexicon import make_lexicon, with_lexicon
 from unmask.pretraining.reporter import LogReporter
 from unmask.settings import validated
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import list_checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -71,37 +71,45 @@ def all_settings() -> dict[str, MaskingSettings]:
 
 def draw(name: str, settings: MaskingSettings, shown: ShownText, tables: Tables) -> str:
     """The SVG of a strategy: its first epoch (of a mixture its first three), and bars over many."""
-    rows, masker = shown.masker(settings, name, tables=tables, seed=SEED, with_boundaries=True)
+    rows, masker = shown.masker(settings, name, tables=tables, seed=SEED)
     share_S = sum((masker(rows, epoch=epoch).labels[0] >= 0).double() for epoch in range(EPOCHS)) / EPOCHS
     epochs = 3 if settings.units.kind == "mixture" else 1
-    blocks = [tokens_of(shown.tokenizer, rows, masker(rows, epoch=epoch), share_S) for epoch in range(epochs)]
+    blocks = [tokens_of(rows, masker, epoch, share_S) for epoch in range(epochs)]
     return picture(f"What masking by {name} hides of some lines of Richard II", blocks, RATE)
 
 
-def tokens_of(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, share_S: torch.Tensor) -> list[Token]:
-    """The text of a row for drawing, without its special tokens."""
+def tokens_of(rows: Rows, masker: Masker, epoch: int, share_S: torch.Tensor) -> list[Token]:
+    """The text of a row as an epoch masks it, for drawing, without its special tokens."""
+    tokenizer, masked, units = masker.tokenizer, masker(rows, epoch=epoch), units_of(rows, masker, epoch)
     spell = tokenizer.word_starts.spelling.text_bytes
-    found, unit_before = [], None
+    found = []
     for place in rows.maskable[0].nonzero()[:, 0].tolist():
         true, seen = int(rows.input_ids[0, place]), int(masked.input_ids[0, place])
         state = ""
         if masked.labels[0, place] >= 0:
             state = "mask" if seen == tokenizer.special.mask else "kept" if seen == true else "random"
-        assert masked.boundaries is not None, "the masker was asked for them"
-        unit, behind = (int(tensor[0, place]) for tensor in (masked.boundaries.before, masked.boundaries.behind))
+        begin = int(units.begin_T[place])
         found.append(
             Token(
                 spell(tokenizer.token(true)).decode(),
                 state,
                 spell(tokenizer.token(seen)).decode() if state == "random" else "",
                 begins_word=bool(rows.word_starts[0, place]),
-                begins_unit=unit != unit_before,
-                unit_size=behind - unit - 1,
+                begins_unit=begin == place,
+                unit_size=int(units.size_T[begin]),
                 share=float(share_S[place]),
             )
         )
-        unit_before = unit
     return found
+
+
+def units_of(rows: Rows, masker: Masker, epoch: int) -> FlatUnits:
+    """The units among which the masker draws in an epoch; masked rows do not tell them."""
+    flat = flatten(rows, mix_ints(masker.seed, epoch, _MASK))
+    units = masker.settings.units
+    if isinstance(units, MixtureUnits):
+        return draw_mixture(units, flat, masker.tables, seed=masker.seed, progress=0.0)[0]
+    return partition(flat, units.starts(flat, masker.tables))
 
 
 def prepared(folder: Path) -> PreparedData:
@@ -113,9 +121,10 @@ def prepared(folder: Path) -> PreparedData:
 
 def static_tables(data: PreparedData, folder: Path) -> Tables:
     """Frequencies, numbers of documents, collocations and informativeness."""
-    by_documents = validated(MaskingSettings, {"strategy": "contextual"}, where="masking")
-    tables = masking_tables(by_documents, data)
-    return with_lexicon(tables, make_lexicon(data, folder / "lexicon", LexiconSettings(), LogReporter()))
+    all_of_them = {"units": {"kind": "collocations"}, "weights": {"kind": "tfidf"}}
+    settings = validated(MaskingSettings, all_of_them, where="masking")
+    tables, _ = masking_tables(settings, data, own_lexicon=folder / "lexicon", reporter=LogReporter())
+    return tables
 
 
 def scores_of_a_model(data: PreparedData, folder: Path, steps: int) -> Scores:

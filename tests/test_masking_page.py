@@ -130,11 +130,9 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
     text = "The philosopher remembers the embroidery in Constantinople."
     tokenizer = run.model.tokenizer
     settings = validated(MaskingSettings, {"strategy": "whole_word", "rate": 0.4}, where="")
-    rows, masker = ShownText.of(text, tokenizer).masker(
-        settings, "whole_word", tables=tables_of(tokenizer), seed=0, with_boundaries=True
-    )
+    rows, masker = ShownText.of(text, tokenizer).masker(settings, "whole_word", tables=tables_of(tokenizer), seed=0)
     masked = masker(rows)
-    found = drawing.tokens_of(tokenizer, rows, masked, torch.arange(rows.shape[1]) / 100)
+    found = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
     assert "".join(token.text for token in found) == text.replace(" ", "")
     assert [token.begins_word for token in found] == [token.begins_unit for token in found]
     sizes = [token.unit_size for token in found if token.begins_unit]
@@ -145,6 +143,17 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
     assert [token.state == "mask" for token in found] == hidden
     assert [token.share for token in found] == pytest.approx([place / 100 for place in range(1, len(found) + 1)])
     assert all(bool(token.shown) == (token.state == "random") for token in found)
+    # whatever the units, none is masked in part: so they are those of the masker
+    for name in ("span", "mixture", "pmi"):
+        settings = validated(MaskingSettings, {"strategy": name, "rate": 0.4}, where="")
+        rows, masker = ShownText.of(text, tokenizer).masker(settings, name, tables=tables_of(tokenizer), seed=0)
+        for epoch in range(20):
+            units: list[set[bool]] = []
+            for token in drawing.tokens_of(rows, masker, epoch, torch.zeros(rows.shape[1])):
+                if token.begins_unit:
+                    units.append(set())
+                units[-1].add(bool(token.state))
+            assert all(len(states) == 1 for states in units), (name, epoch)
 
 
 def test_the_bias_against_long_words_in_short_texts_is_the_one_that_is_written(tokenizer: Tokenizer) -> None:

@@ -30,6 +30,8 @@ def test_every_command_runs(
     """With the README's options, on a small corpus and with a budget of two steps."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    lines = [line for line in corpus_file.read_text().splitlines() if line]
+    (tmp_path / "reviews.csv").write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
     seen = set()
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]

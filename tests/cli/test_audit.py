@@ -102,7 +102,7 @@ def test_a_broken_promise_is_exit_code_1(
 
     from unmask.cli import app
 
-    monkeypatch.setattr("unmask.evaluation.audit.SIGMAS", -1.0)
+    monkeypatch.setattr("unmask.evaluation.audit_counts.SIGMAS", -1.0)
     monkeypatch.setattr(sys, "argv", ["unmask", "audit", str(data_folder), "--strategy", "random"])
     with pytest.raises(SystemExit) as caught:
         app.main()

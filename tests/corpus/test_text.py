@@ -3,6 +3,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import random
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,6 +101,55 @@ def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: 
     cut = write(tmp_path / "b.txt.gz", gzip.compress(b"line\n" * 500_000)[:-200])
     assert sum(1 for _ in read_lines(cut, skip)) > 1000
     assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
+
+
+def varied(num_lines: int) -> bytes:
+    rng = random.Random(0)
+    return "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack", "unpack"),
+    [
+        (".gz", gzip.compress, lambda data: zlib.decompressobj(31).decompress(data)),
+        (".bz2", bz2.compress, lambda data: bz2.BZ2Decompressor().decompress(data)),
+        (".xz", lzma.compress, lambda data: lzma.LZMADecompressor().decompress(data)),
+    ],
+)
+@pytest.mark.parametrize("num_lines", [3_000, 100_000])
+def test_a_file_that_is_cut_off_is_read_up_to_that_place(
+    tmp_path: Path,
+    suffix: str,
+    pack: Callable[[bytes], bytes],
+    unpack: Callable[[bytes], bytes],
+    num_lines: int,
+) -> None:
+    """The error names the last byte that can be unpacked, and passing over the error gives the text before it."""
+    content = varied(num_lines)
+    packed = pack(content)
+    cut = packed[: -4 if suffix == ".bz2" else len(packed) // 3]
+    readable = unpack(cut)
+    assert content.startswith(readable)
+    assert len(readable) > 10_000
+    path = write(tmp_path / f"a.txt{suffix}", cut)
+    with pytest.raises(CorpusError, match=rf"\(readable up to byte {len(readable)} of its content\)"):
+        list(read_text(path, STRICT))
+    skip = BadInput(skip=True)
+    assert "".join(read_text(path, skip)).encode() == readable
+    assert skip.counts["files that are cut off"] == 1
+
+
+def test_a_zst_file_that_is_cut_off_loses_its_last_block_and_less_than_a_piece(tmp_path: Path) -> None:
+    """The format unpacks 128 KiB of text or nothing of them, and the library does not hand out all that it has."""
+    content, zst = varied(100_000), pa.BufferOutputStream()
+    with pa.CompressedOutputStream(zst, "zstd") as file:
+        file.write(content)
+    path = write(tmp_path / "a.txt.zst", zst.getvalue().to_pybytes()[:-4])
+    found = "".join(read_text(path, BadInput(skip=True))).encode()
+    assert content.startswith(found)
+    assert 0 < len(content) - len(found) < (1 << 17) + text.PIECE_BYTES
+    with pytest.raises(CorpusError, match=rf"readable up to byte {len(found)} of its content"):
+        list(read_text(path, STRICT))
 
 
 def test_the_error_names_the_setting_that_passes_over(tmp_path: Path) -> None:

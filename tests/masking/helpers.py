@@ -80,6 +80,7 @@ def tables_of(tokenizer: Tokenizer) -> Tables:
     frequencies = torch.from_numpy(frequencies_of(tokenizer))
     names = ("loss", "accuracy", "attention", "anchors")
     scores = {name: torch.rand(size, generator=generator) + 0.1 for name in names}
+    scores["pos_loss"] = torch.tensor([2.0, 1.0, 4.0, 3.0])
     scores["embedding"] = torch.randn(size, 8, generator=generator)
     return Tables(
         size,

@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from unmask.cli.audit_table import show_audits
 from unmask.cli.progress import ConsoleReporter, console
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.audit import Audit, audit
+from unmask.evaluation.audit_pairs import PairAudit
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
-from unmask.pretraining.data import PreparedData, is_prepared, open_prepared
+from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
 from unmask.pretraining.following import masking_tables
-from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.reporter import LogReporter
 from unmask.recipe.recipe import Recipe
 from unmask.report.audit_page import write_audit
@@ -35,7 +34,7 @@ def run_audit(
 
     Args:
         paths: A prepared folder, or text, which is prepared in a temporary folder.
-        recipe: Settings of corpus, tokenizer, masking and rows.
+        recipe: Settings of corpus, tokenizer, annotation, masking and rows, sentence pairs included.
         every_strategy: Whether every strategy is audited, with the recipe's rate and replacement; else the recipe's.
         max_tokens: At most about this many tokens are masked.
         out: Where the page is written; None writes none.
@@ -47,9 +46,21 @@ def run_audit(
         root = Path(paths[0])
         if not is_prepared(paths):
             root = Path(scratch)
+            if not every_strategy:
+                check_annotations(recipe, None)
             with ConsoleReporter() as reporter:
-                prepare(paths, root, corpus=recipe.corpus, tokenizer=recipe.tokenizer, notify=reporter.stage)
+                prepare(
+                    paths,
+                    root,
+                    corpus=recipe.corpus,
+                    tokenizer=recipe.tokenizer,
+                    annotation=recipe.annotation,
+                    notify=reporter.stage,
+                    note=reporter.note,
+                )
         data = open_prepared(root)
+        if not every_strategy:
+            check_annotations(recipe, data.manifest)
         audits, left_out, followers = {}, {}, []
         for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
             try:
@@ -62,7 +73,7 @@ def run_audit(
                 left_out[name] = str(error)
         manifest = data.manifest
         del data  # unmaps the shards before their folder goes
-    _show(audits, left_out, followers)
+    show_audits(audits, left_out, followers)
     what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
     if out is not None:
         write_audit(out, audits, data=f"{', '.join(paths)}: {what}", left_out=left_out)
@@ -87,12 +98,16 @@ def _strategies(masking: MaskingSettings, *, every_strategy: bool) -> Iterator[t
 
 
 def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max_tokens: int, scratch: Path) -> Audit:
-    training = recipe.training
-    tables = masking_tables(masking, data)
-    if (lexicon := obtain_lexicon(masking, scratch / "lexicon", data, LogReporter())) is not None:
-        tables = with_lexicon(tables, lexicon)
+    training, pairs = recipe.training, recipe.objectives.pairs
+    tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=LogReporter())
     masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
-    stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
+    stream = RowStream(
+        data.train,
+        data.tokenizer,
+        length=training.sequence_length,
+        seed=training.seed,
+        pairs=None if pairs is None else pairs.kind,
+    )
 
     def batches() -> Iterator[tuple[Rows, MaskedRows]]:
         tokens = 0
@@ -104,34 +119,6 @@ def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max
                 return
 
     return audit(batches(), masker, data.frequencies)
-
-
-def _show(audits: dict[str, Audit], left_out: dict[str, str], followers: list[str]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(("", "asked", "predicted", "mask/random/kept %", "no target", "promises")):
-        table.add_column(name, justify="left" if number in (0, 5) else "right")
-    for name, entry in audits.items():
-        table.add_row(
-            name,
-            f"{entry.expected_rate:.2%}",
-            f"{entry.rate:.2%} ± {entry.rate_stderr:.2%}",
-            "/".join(f"{100 * share:.1f}" for share in entry.shares),
-            f"{entry.rows_without_target / max(entry.rows, 1):.1%}",
-            "[red]broken[/red]" if entry.broken else "[green]kept[/green]",
-        )
-    out = console()
-    out.print(table)
-    for name, entry in audits.items():
-        for text in entry.broken:
-            out.print(f"{name}: {text}", style="red", markup=False, soft_wrap=True)
-    if followers:
-        out.print(
-            f"{' and '.join(followers)} follow a model in training: here with equal weights, as before its first "
-            "scores",
-            style="dim",
-        )
-    for name, why in left_out.items():
-        out.print(f"{name}: not audited: {why}", style="dim", markup=False, soft_wrap=True)
 
 
 def _plain(entry: Audit) -> dict[str, Any]:
@@ -150,5 +137,18 @@ def _plain(entry: Audit) -> dict[str, Any]:
         "by_bytes": entry.by_bytes.tolist(),
         "by_frequency": entry.by_frequency.tolist(),
         "span_lengths": entry.span_lengths.tolist(),
+        "by_pos": None if entry.by_pos is None else {name: list(counts) for name, counts in entry.by_pos.items()},
+        "pairs": None if entry.pairs is None else _plain_pairs(entry.pairs),
         "broken": list(entry.broken),
+    }
+
+
+def _plain_pairs(found: PairAudit) -> dict[str, Any]:
+    return {
+        "first_rate": found.first.rate,
+        "first_rate_stderr": found.first.stderr,
+        "second_rate": found.second.rate,
+        "second_rate_stderr": found.second.stderr,
+        "pairs": found.pairs,
+        "with_both": found.with_both,
     }

@@ -71,4 +71,6 @@ def run_prepare(
             column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
             for column, labels in manifest.annotations.items()
         },
+        "labels": manifest.labels,
+        "unlabelled": manifest.unlabelled,
     }

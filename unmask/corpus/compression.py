@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Iterator
@@ -41,6 +42,18 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         kind = "damaged or cut-off file: " if error.errno is None else ""
         raise CorpusError(f"{path}: {kind}{error.strerror or error}") from error
+
+
+def read_some(file: IO[bytes], most: int) -> bytes:
+    """Reads what can be had at once, at least a byte before the end.
+
+    Reading until so many bytes are there loses those that were unpacked before the file turned out to be cut off.
+
+    Args:
+        file: As `open_bytes` opens it.
+        most: Bytes.
+    """
+    return cast(io.BufferedIOBase, file).read1(most)
 
 
 def _opened(path: Path) -> IO[bytes]:

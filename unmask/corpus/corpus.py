@@ -11,6 +11,7 @@ from pathlib import Path
 
 from unmask.corpus.cleaning import clean
 from unmask.corpus.documents import Fields, TextPiece, read_documents
+from unmask.corpus.labelled import with_labels
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import Source, find_sources
@@ -37,7 +38,7 @@ class Corpus:
         overlap: Held-out documents of the last pass that also stand in the training text, where files were named.
 
     Raises:
-        CorpusError: As `find_sources` and `plan_corpus`.
+        CorpusError: As `find_sources`, `with_labels` and `plan_corpus`.
         SettingsError: Annotations are read, but cleaning would move the places that they name.
     """
 
@@ -58,8 +59,12 @@ class Corpus:
         self.settings = settings
         self.fields = fields
         bad = BadInput(skip=settings.bad_input == "skip")
-        self.sources = with_columns(find_sources(paths), settings.column, bad)
+        found = find_sources(paths)
         held = find_sources(settings.validation) if settings.validation else []
+        if settings.label is not None:
+            labelled = with_labels([*found, *held], settings.label, bad, text=settings.column)
+            found, held = labelled[: len(found)], labelled[len(found) :]
+        self.sources = with_columns(found, settings.column, bad)
         self.validation_sources = with_columns(held, settings.column, bad)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()

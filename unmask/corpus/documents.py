@@ -33,6 +33,7 @@ class TextPiece:
         text: The characters; never only white space, unless it continues a document.
         last: Whether the document ends here.
         spans: Annotations that came with the text, in characters of the piece; None where none were asked for.
+        label: Class of the document, the same for each of its pieces; None where it has none.
     """
 
     document: int
@@ -40,6 +41,7 @@ class TextPiece:
     text: str
     last: bool = True
     spans: Spans | None = None
+    label: str | None = None
 
     def part(self, begin: int, end: int) -> TextPiece:
         """Some of its characters, as a piece that ends the document only if this one does, and at its end."""
@@ -49,6 +51,7 @@ class TextPiece:
             self.text[begin:end],
             self.last and end >= len(self.text),
             None if self.spans is None else cut_spans(self.spans, begin, end),
+            self.label,
         )
 
 
@@ -62,9 +65,11 @@ class _Cutter:
         self._spans: list[Spans] = []
         self._num_chars = 0
         self._offset = 0
+        self._label: str | None = None
 
-    def add(self, text: str, spans: Spans | None = None) -> Iterator[TextPiece]:
+    def add(self, text: str, spans: Spans | None = None, label: str | None = None) -> Iterator[TextPiece]:
         self._parts.append(text)
+        self._label = label
         if spans is not None:
             self._spans.append(shift_spans(spans, self._num_chars))
         self._num_chars += len(text)
@@ -84,13 +89,13 @@ class _Cutter:
     def _gathered_spans(self) -> Spans | None:
         return join_spans(self._spans) if self._spans else None
 
-    def whole(self, text: str, spans: Spans | None) -> TextPiece | None:
+    def whole(self, text: str, spans: Spans | None, label: str | None) -> TextPiece | None:
         """A document that comes in one piece; None where it is white space only."""
         text = text.rstrip("\n")
         if not text or text.isspace():
             return None
         self.document += 1
-        return TextPiece(self.document - 1, 0, text, spans=spans)
+        return TextPiece(self.document - 1, 0, text, spans=spans, label=label)
 
     def finish(self) -> Iterator[TextPiece]:
         text = "".join(self._parts).rstrip("\n")
@@ -101,7 +106,7 @@ class _Cutter:
         self._parts, self._spans, self._num_chars, self._offset = [], [], 0, 0
 
     def _piece(self, text: str, spans: Spans | None, *, last: bool) -> TextPiece:
-        piece = TextPiece(self.document, self._offset, text, last, spans)
+        piece = TextPiece(self.document, self._offset, text, last, spans, self._label)
         self._offset += len(text.encode())
         return piece
 
@@ -130,13 +135,13 @@ def split_lines(
         for line in lines:
             whole = line.starts and line.ends
             if unit == "line" and whole and len(line.text) < piece_chars:  # nearly always, and worth being quick at
-                if piece := cutter.whole(line.text, line.spans):
+                if piece := cutter.whole(line.text, line.spans, line.label):
                     yield piece
                 continue
             if unit == "block" and whole and not line.text.strip():
                 yield from cutter.finish()
                 continue
-            yield from cutter.add(line.text + "\n" if line.ends else line.text, line.spans)
+            yield from cutter.add(line.text + "\n" if line.ends else line.text, line.spans, line.label)
             if unit == "line" and line.ends:
                 yield from cutter.finish()
         yield from cutter.finish()

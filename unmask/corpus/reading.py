@@ -21,12 +21,14 @@ class LinePart(NamedTuple):
         starts: Whether the line begins here.
         ends: Whether the line ends here.
         spans: Annotations that came with the text; only whole lines have them.
+        label: Class of the row; None where it has none.
     """
 
     text: str
     starts: bool
     ends: bool
     spans: Spans | None = None
+    label: str | None = None
 
 
 class BadInput:

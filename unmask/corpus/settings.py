@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,8 @@ class CorpusSettings(Settings):
             CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
         column: Where the text of a table stands: a name, or a number counted from 0 where there are no names. None
             finds it.
+        label: Where the class of each document stands in tables: a name, or a number as for `column`. A row without
+            a value there has no class. None reads none.
         bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
             passed over (`skip`) and counted.
         holdout: Expected share of the text that is held out, in (0, 0.5].
@@ -54,8 +56,13 @@ class CorpusSettings(Settings):
 
     documents: DocumentUnit | Literal["auto"] = "auto"
     column: str | int | None = None
+    label: str | int | None = None
     bad_input: Literal["error", "skip"] = "error"
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     holdout_from: Literal["hash", "end"] = "hash"
     validation: tuple[str, ...] = ()
     cleaning: CleaningSettings = CleaningSettings()
+
+    def plain(self) -> dict[str, Any]:
+        """As manifests keep it: without `label` where none is read, so that data made before it was there is known."""
+        return self.model_dump(mode="json", exclude={"label"} if self.label is None else None)

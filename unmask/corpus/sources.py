@@ -44,11 +44,13 @@ class Source:
         path: The file.
         kind: Of its content.
         column: Where the text of a table stands, once that is found.
+        label: Where the class of a table's documents stands; None where none is read.
     """
 
     path: Path
     kind: Kind
     column: str | None = None
+    label: str | None = None
 
     @property
     def is_table(self) -> bool:

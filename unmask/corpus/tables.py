@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.corpus.fields import read_fields, without_returns
+from unmask.corpus.labels import class_name
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.corpus.sources import Source
 from unmask.corpus.text import read_lines
@@ -30,7 +31,7 @@ LOOK_ROWS = 200
 def read_table(
     source: Source, column: str, bad: BadInput, fields: Mapping[str, str] | None = None
 ) -> Iterator[LinePart]:
-    """Yields the texts of a column.
+    """Yields the texts of a column, with the classes in the source's column of labels where it names one.
 
     Args:
         source: A table.
@@ -39,8 +40,8 @@ def read_table(
         fields: Annotations that are read with it: column to the name of the field that holds it.
 
     Raises:
-        CorpusError: The column is missing, a row cannot be read, its text is no string, or its annotations are
-            malformed; with file and row.
+        CorpusError: The column is missing, a row cannot be read, its text is no string, its annotations are
+            malformed, or its label is no class; with file and row.
     """
     for number, row in rows_of(source, bad, column, nested=fields is not None):
         if column not in row:
@@ -57,7 +58,14 @@ def read_table(
                 f"{source.path}: column {column!r} of row {number} is {type(row[column]).__name__}, not a text",
             )
         elif not bad.is_broken(row[column]):
-            text, spans = row[column], None
+            text, spans, label = row[column], None, None
+            if source.label is not None:
+                try:
+                    label = class_name(row.get(source.label))
+                except ValueError as error:
+                    found = f"{source.path}: row {number} has {error} in column {source.label!r}"
+                    bad.found("rows whose label cannot be read", found)
+                    continue
             if fields is not None:
                 try:
                     spans = read_fields(row, text, fields)
@@ -66,7 +74,7 @@ def read_table(
                     continue
             if "\r\n" in text:
                 text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
-            yield LinePart(text, True, True, spans)
+            yield LinePart(text, True, True, spans, label)
 
 
 def with_columns(sources: Iterable[Source], wanted: str | int | None, bad: BadInput) -> list[Source]:
@@ -130,7 +138,8 @@ def rows_of(
         nested: Whether lists and structures of Parquet and Arrow files are read, which takes time.
     """
     if source.kind in ("csv", "tsv"):
-        return _delimited(source.path, bad, tabs=source.kind == "tsv", column=str(column).lower())
+        asked = {str(name).lower() for name in (column, source.label)}
+        return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
     if source.kind == "jsonl":
         return _jsonl(source.path, bad)
     return (_parquet if source.kind == "parquet" else _arrow)(source.path, bad, nested)
@@ -153,12 +162,12 @@ def _jsonl(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
             bad.found("rows that are not JSON", f"{path}: line {number} is {type(row).__name__}, not an object")
 
 
-def _delimited(path: Path, bad: BadInput, *, tabs: bool, column: str) -> Iterator[tuple[int, Row]]:
+def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Iterator[tuple[int, Row]]:
     """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
 
-    The first row holds names if one of them is the column that was asked for, or a name that is common.
+    The first row holds names if one of them is a column that was asked for, or a name that is common.
     """
-    known = {*TEXT_NAMES, *OTHER_NAMES} | ({column} if not column.isdigit() else set())
+    known = {*TEXT_NAMES, *OTHER_NAMES, *(name for name in asked if not name.isdigit())}
     csv.field_size_limit(LONGEST_ROW)
     lines = (line + "\n" for line in _whole_lines(path, bad))
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)

@@ -11,11 +11,12 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from unmask.corpus.compression import open_bytes
+from unmask.corpus.compression import open_bytes, read_some
 from unmask.corpus.reading import BadInput, LinePart
 from unmask.errors import CorpusError
 
 CHUNK_BYTES = 1 << 20
+PIECE_BYTES = 1 << 15  # read at once; of a cut-off .zst file less than this is lost
 
 
 def read_text(path: Path, bad: BadInput) -> Iterator[str]:
@@ -46,14 +47,22 @@ def read_text(path: Path, bad: BadInput) -> Iterator[str]:
 
 
 def _chunks(path: Path, bad: BadInput) -> Iterator[bytes]:
-    num_bytes = 0
+    """Chunks of equal size, and what is left of a file that ends or is cut off."""
+    num_bytes, chunk, failure = 0, bytearray(), None
     try:
         with open_bytes(path) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                num_bytes += len(chunk)
-                yield chunk
+            while piece := read_some(file, min(PIECE_BYTES, CHUNK_BYTES - len(chunk))):
+                num_bytes += len(piece)
+                chunk += piece
+                if len(chunk) == CHUNK_BYTES:
+                    yield bytes(chunk)
+                    chunk.clear()
     except CorpusError as error:
-        bad.found("files that are cut off", f"{error} (readable up to byte {num_bytes} of its content)")
+        failure = error
+    if chunk:
+        yield bytes(chunk)
+    if failure is not None:
+        bad.found("files that are cut off", f"{failure} (readable up to byte {num_bytes} of its content)")
 
 
 def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, path: Path, num_bytes: int, bad: BadInput) -> str:

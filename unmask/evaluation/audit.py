@@ -5,20 +5,20 @@ Shape suffix: T = all positions of a batch in a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.evaluation.audit_counts import SIGMAS, Counts, Ratio, ratio_of_sums, stretches
+from unmask.evaluation.audit_pairs import PairAudit, PairTally
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.schedule import rate_at
 from unmask.packing.rows import Rows
 
-SIGMAS = 4.5  # a promise is broken beyond so many standard errors: by chance about once in 150,000 audits
 MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
-
-Counts = NDArray[np.int64]
+NO_TAG = "(none)"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Audit:
 
     Attributes:
         tokens: Tokens of text.
-        rows: Document pieces.
+        rows: Document pieces; the halves of a sentence pair are two.
         expected_rate: What the settings ask for.
         rate: Share of the tokens that is predicted.
         rate_stderr: Its standard error, with document pieces as the independent draws.
@@ -40,6 +40,8 @@ class Audit:
         by_bytes: [16, 2]: the same for words of 1, 2, ... bytes.
         by_frequency: [7, 2]: the same for tokens that stand 1 to 9, 10 to 99, ... times in the training text.
         span_lengths: [12]: stretches of targets of 1, 2, ... words; the last is open.
+        by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
+        pairs: Of sentence pairs, where the rows hold such.
         broken: Promises that do not hold, in words.
     """
 
@@ -57,6 +59,8 @@ class Audit:
     by_bytes: Counts
     by_frequency: Counts
     span_lengths: Counts
+    by_pos: Mapping[str, tuple[int, int]] | None
+    pairs: PairAudit | None
     broken: tuple[str, ...]
 
 
@@ -87,6 +91,9 @@ class _Tally:
         self.by_pieces, self.by_bytes = (np.zeros((n, 2), dtype=np.int64) for n in (MOST_PIECES, MOST_BYTES))
         self.by_frequency = np.zeros((MOST_DIGITS, 2), dtype=np.int64)
         self.span_lengths = np.zeros(MOST_SPAN, dtype=np.int64)
+        self.pos_labels = masker.tables.labels.get("pos")
+        self.by_pos: Counts | None = None  # [labels + 1, 2], by number
+        self.pairs: PairTally | None = None
         self.sizes: list[Counts] = []  # tokens and targets of each document piece
         self.targets: list[Counts] = []
 
@@ -102,7 +109,7 @@ class _Tally:
         hidden, kept = (seen_T == mask_id)[target_T], (seen_T == ids_T)[target_T]
         self.kinds += [hidden.sum(), (~hidden & ~kept).sum(), kept.sum()]
 
-        segment_T = _running(rows)
+        segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
         self.sizes.append(np.bincount(segment_T, maskable_T).astype(np.int64))
         self.targets.append(np.bincount(segment_T, target_T).astype(np.int64))
         _count(self.by_frequency, self.digits[ids_T], maskable_T, target_T)
@@ -113,6 +120,13 @@ class _Tally:
         _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
         _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
         self._add_spans(target_T, starts_T, segment_T)
+        if "pos" in rows.annotations and self.pos_labels is not None:
+            if self.by_pos is None:
+                self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
+            _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
+        if rows.token_type_ids is not None:
+            self.pairs = self.pairs or PairTally()
+            self.pairs.add(rows, masked)
 
     def _add_spans(self, target_T: NDArray[np.bool_], starts_T: NDArray[np.bool_], segment_T: Counts) -> None:
         """Stretches of targets and how many words they touch."""
@@ -128,16 +142,15 @@ class _Tally:
         sizes, targets = np.concatenate(self.sizes), np.concatenate(self.targets)
         sizes, targets = sizes[sizes > 0], targets[sizes > 0]
         expected = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
-        rate = targets.sum() / max(sizes.sum(), 1)
-        spread = float(np.sqrt(((targets - rate * sizes) ** 2).sum()))  # a ratio of sums; Cochran 1977, section 2.11
-        stderr = spread / max(int(sizes.sum()), 1)
+        ratio = ratio_of_sums(targets, sizes)
+        pairs = None if self.pairs is None else self.pairs.result()
         shares = self.kinds / max(self.kinds.sum(), 1)
         return Audit(
             tokens=int(sizes.sum()),
             rows=len(sizes),
             expected_rate=expected,
-            rate=float(rate),
-            rate_stderr=stderr,
+            rate=ratio.rate,
+            rate_stderr=ratio.stderr,
             shares=(float(shares[0]), float(shares[1]), float(shares[2])),
             special_targets=self.special_targets,
             special_replacements=self.special_replacements,
@@ -147,18 +160,32 @@ class _Tally:
             by_bytes=self.by_bytes,
             by_frequency=self.by_frequency,
             span_lengths=self.span_lengths,
-            broken=tuple(self._broken(expected, float(rate), stderr, shares)),
+            by_pos=self._named_pos(),
+            pairs=pairs,
+            broken=tuple(self._broken(expected, ratio, shares, pairs)),
         )
 
-    def _broken(self, expected: float, rate: float, stderr: float, shares: NDArray[np.float64]) -> Iterable[str]:
-        if not self.settings.least_one and abs(rate - expected) > SIGMAS * stderr + 1e-9:
-            yield f"{rate:.2%} of the tokens are predicted, not {expected:.2%}"
+    def _named_pos(self) -> dict[str, tuple[int, int]] | None:
+        """Parts of speech that stand in the text, in the order of the labels; at last tokens without one."""
+        if self.by_pos is None or self.pos_labels is None:
+            return None
+        counts = {NO_TAG: self.by_pos[0]} | dict(zip(self.pos_labels, self.by_pos[1:], strict=True))
+        counts[NO_TAG] = counts.pop(NO_TAG)
+        return {name: (int(tokens), int(chosen)) for name, (tokens, chosen) in counts.items() if tokens}
+
+    def _broken(
+        self, expected: float, found: Ratio, shares: NDArray[np.float64], pairs: PairAudit | None
+    ) -> Iterable[str]:
+        if not self.settings.least_one and found.differs_from(expected):
+            yield f"{found.rate:.2%} of the tokens are predicted, not {expected:.2%}"
+        if not self.settings.least_one and pairs is not None:
+            yield from pairs.broken(expected)
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
-        for name, found, wanted in zip(
+        for name, share, wanted in zip(
             ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True
         ):
-            if abs(found - wanted) > SIGMAS * (wanted * (1.0 - wanted) / draws) ** 0.5 * 2.0 + 1e-9:
-                yield f"{found:.2%} of the targets are {name}, not {wanted:.2%}"
+            if abs(share - wanted) > SIGMAS * (wanted * (1.0 - wanted) / draws) ** 0.5 * 2.0 + 1e-9:
+                yield f"{share:.2%} of the targets are {name}, not {wanted:.2%}"
         for number, what in (
             (self.special_targets, "special tokens are predicted"),
             (self.special_replacements, "special tokens stand for a target"),
@@ -166,14 +193,6 @@ class _Tally:
         ):
             if number:
                 yield f"{number:,} {what}"
-
-
-def _running(rows: Rows) -> Counts:
-    """[T]: a number for each segment of a batch."""
-    segment_BS = rows.segment_ids.numpy()
-    begins_BS = np.ones(segment_BS.shape, dtype=bool)
-    begins_BS[:, 1:] = segment_BS[:, 1:] != segment_BS[:, :-1]
-    return np.cumsum(begins_BS.ravel()) - 1
 
 
 def _count(table: Counts, group_T: Counts, maskable_T: NDArray[np.bool_], target_T: NDArray[np.bool_]) -> None:

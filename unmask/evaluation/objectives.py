@@ -16,7 +16,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.loss import token_losses
 from unmask.packing.pairs import PairKind
 from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
+from unmask.packing.stream import LABEL, Cursor, RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.objectives import Objective
@@ -25,8 +25,8 @@ from unmask.training.objectives import Objective
 class ObjectiveSet:
     """Validation rows with pairs and masks for other objectives than masked tokens, made once.
 
-    15 % of the tokens are hidden, in spans where span boundaries are predicted. Objectives without a target in the
-    held-out text have no figures.
+    15 % of the tokens are hidden, in spans where span boundaries are predicted, for pairs and classes too. Objectives
+    without a target in the held-out text have no figures.
 
     Args:
         store: The validation tokens.
@@ -53,7 +53,8 @@ class ObjectiveSet:
         spans: SpanUnits | None = None,
     ) -> None:
         self.objectives = objectives
-        stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs)
+        with_labels = any(each.name == LABEL for each in objectives)
+        stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
         masker = _masker(tokenizer, spans)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         num_tokens = 0
@@ -62,6 +63,11 @@ class ObjectiveSet:
                 break
             num_tokens += batch.num_tokens
             self.batches.append((batch.rows, masker(batch.rows)))
+
+    def without_targets(self) -> list[str]:
+        """Names of the objectives that these rows have no target for."""
+        counts = {o.name: sum(len(o.targets(*batch)) for batch in self.batches) for o in self.objectives}
+        return [name for name, count in counts.items() if not count]
 
     @torch.no_grad()
     def evaluate(self, model: MaskedLM) -> dict[str, Figures]:

@@ -23,7 +23,7 @@ from unmask.tokens.alignment import HEADS_SHIFT
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 _SHARE_BITS, _FINE_BITS = 8, 7
 _LAST = (1 << (KEY_BITS - 1)) - 1
-_NOTHING = -(1 << 40)  # less than the logarithm of any weight
+NOTHING = -(1 << 40)  # less than the logarithm of any weight
 
 # The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
 ARGUMENTS = {
@@ -108,7 +108,7 @@ class PosWeights(Settings):
         tags_T = rows.annotation("pos", "weights of kind pos")
         key = ("pos", tuple(sorted(self.weights.items())), self.default, tags_T.device)
         log2 = tables.derived(key, lambda: self._table(tables, tags_T.device))
-        return _keys(rows, units, log2, tags_T, self.default)
+        return keys_by_heaviest(rows, units, log2, tags_T, _log2_of(self.default))
 
     def _table(self, tables: Tables, device: torch.device) -> Tensor:
         labels = tables.labels_of("pos", "weights of kind pos")
@@ -144,7 +144,7 @@ class RoleWeights(Settings):
         """Keys weighted by roles."""
         role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
         log2 = tables.derived((self, role_T.device), lambda: self._table(tables, role_T.device))
-        return _keys(rows, units, log2, role_T, self.others)
+        return keys_by_heaviest(rows, units, log2, role_T, _log2_of(self.others))
 
     def _table(self, tables: Tables, device: torch.device) -> Tensor:
         """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
@@ -164,11 +164,22 @@ class RoleWeights(Settings):
 def _log2(weights: Sequence[float], device: torch.device) -> Tensor:
     """Fixed-point logarithms; nothing was said at place 0."""
     found = fixed_log2(torch.tensor(weights, dtype=torch.float64))
-    return torch.cat([torch.tensor([_NOTHING]), found]).to(device)
+    return torch.cat([torch.tensor([NOTHING]), found]).to(device)
 
 
-def _keys(rows: FlatRows, units: FlatUnits, log2: Tensor, said_T: Tensor, default: float) -> Tensor:
-    """Keys by the weightiest token of each unit; tokens of which nothing was said count where there are no others."""
+def keys_by_heaviest(rows: FlatRows, units: FlatUnits, log2: Tensor, said_T: Tensor, other: Tensor | int) -> Tensor:
+    """Keys by the weightiest token of each unit; tokens of which nothing was said count where there are no others.
+
+    Args:
+        rows: The batch.
+        units: Its partition.
+        log2: int64: fixed-point logarithms of weights by number of a label, `NOTHING` at place 0.
+        said_T: int64: numbers of labels, 0 where nothing was said.
+        other: Logarithm of the weight of units of which nothing was said.
+    """
     found_T = units.largest(log2[said_T])
-    other = int(fixed_log2(torch.tensor([default], dtype=torch.float64))[0])
-    return weighted_keys(rows.bits_T, torch.where(found_T == _NOTHING, other, found_T))
+    return weighted_keys(rows.bits_T, torch.where(found_T == NOTHING, other, found_T))
+
+
+def _log2_of(weight: float) -> int:
+    return int(fixed_log2(torch.tensor([weight], dtype=torch.float64))[0])

@@ -204,8 +204,11 @@ class Masker:
         flat = flatten(batch, key)
         tables = self._tables_on(batch.input_ids.device, scores)
         per_unit: bool | Tensor
+        in_span_T: Tensor | None = None  # None: all are alike
         if isinstance(settings.units, MixtureUnits):
-            units, keys_T, per_unit = draw_mixture(settings.units, flat, tables, seed=self.seed, progress=progress)
+            units, keys_T, per_unit, in_span_T = draw_mixture(
+                settings.units, flat, tables, seed=self.seed, progress=progress
+            )
         else:
             units = partition(flat, settings.units.starts(flat, tables))
             keys_T = settings.weights.keys(flat, units, tables)
@@ -232,7 +235,7 @@ class Masker:
         weights = None
         if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
             weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
-        outside = boundaries(units, batch.shape) if self.with_boundaries else None
+        outside = boundaries(units, batch.shape, in_span_T) if self.with_boundaries else None
         return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
 
     def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:

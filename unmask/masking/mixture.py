@@ -15,6 +15,7 @@ from unmask.masking.flat import FlatRows, FlatUnits, partition
 from unmask.masking.lines import pick, take
 from unmask.masking.settings import MixtureUnits, Part
 from unmask.masking.tables import Tables
+from unmask.masking.units import SpanUnits
 
 _CHOICE = 5  # sets these draws apart from those that choose units
 _BITS = 30
@@ -22,7 +23,7 @@ _BITS = 30
 
 def draw_mixture(
     mixture: MixtureUnits, rows: FlatRows, tables: Tables, *, seed: int, progress: float
-) -> tuple[FlatUnits, Tensor, Tensor]:
+) -> tuple[FlatUnits, Tensor, Tensor, Tensor]:
     """Partitions each segment by the strategy that falls to it.
 
     Args:
@@ -33,7 +34,8 @@ def draw_mixture(
         progress: Of the training, in [0, 1].
 
     Returns:
-        The units; [T], int64: their keys; [T], bool: whether replacement draws once for the token's unit.
+        The units; [T], int64: their keys; [T], bool: whether replacement draws once for the token's unit; [T], bool:
+        whether that is a span.
     """
     ends = _ends(mixture, progress)
     choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
@@ -47,6 +49,7 @@ def draw_mixture(
     starts_T = torch.zeros_like(rows.maskable_T)
     keys_T = torch.zeros_like(rows.bits_T)
     per_unit_T = torch.zeros_like(rows.maskable_T)
+    in_span_T = torch.zeros_like(rows.maskable_T)
     for number, part in enumerate(mixture.parts):
         mine_T = part_T == number
         part_starts_T = part.units.starts(rows, tables)
@@ -55,7 +58,9 @@ def draw_mixture(
         keys_T = pick(mine_T, part_keys_T, keys_T)
         if part.units.replaced_per == "unit":
             per_unit_T |= mine_T
-    return partition(rows, starts_T), keys_T, per_unit_T
+        if isinstance(part.units, SpanUnits):
+            in_span_T |= mine_T
+    return partition(rows, starts_T), keys_T, per_unit_T, in_span_T
 
 
 def _ends(mixture: MixtureUnits, progress: float) -> list[int]:

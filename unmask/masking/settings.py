@@ -149,6 +149,12 @@ def followed_scores(settings: MaskingSettings) -> set[str]:
     return {name for weights in all_weights(settings) if (name := getattr(weights, "score", None))}
 
 
+def span_units(settings: MaskingSettings) -> SpanUnits | None:
+    """How spans are drawn, by the strategy or the first part of a mixture that draws some; None: there are none."""
+    parts = settings.units.parts if isinstance(settings.units, MixtureUnits) else (settings,)
+    return next((part.units for part in parts if isinstance(part.units, SpanUnits)), None)
+
+
 def _least(rate: float | ScheduledRate | SampledRate) -> float:
     if isinstance(rate, float):
         return rate

@@ -23,7 +23,8 @@ class Scores:
 
     Attributes:
         version: The step that they were made at.
-        tables: By name, float32 [V] or [V, D]; none before the first were made.
+        tables: By name, float32 [V] or [V, D]; `pos_loss` is [labels + 1], by number of the part of speech, 0 for
+            tokens without one. None before the first were made.
     """
 
     version: int

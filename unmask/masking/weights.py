@@ -19,6 +19,7 @@ from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.informative import InformativeWeights
 from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
 from unmask.masking.lines import take
+from unmask.masking.pos_loss import PosLossWeights
 from unmask.masking.scored import (
     AccuracyWeights,
     AnchorWeights,
@@ -88,6 +89,7 @@ AnyWeights = Annotated[
     | InformativeWeights
     | FirstWeights
     | PosWeights
+    | PosLossWeights
     | RoleWeights
     | LossWeights
     | AccuracyWeights

@@ -146,6 +146,8 @@ BERT = FolderLayout(
             r"head\.norm\.(weight|bias)": ("cls.predictions.transform.LayerNorm.{}",),
             r"head\.bias": ("cls.predictions.bias",),
             r"pair_head\.pooler\.(weight|bias)": ("bert.pooler.dense.{}",),
+            r"label_head\.dense\.(weight|bias)": ("bert.pooler.dense.{}",),
+            r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
             r"pair_head\.classifier\.(weight|bias)": ("cls.seq_relationship.{}",),
         },
         kept=("bert.pooler.", "cls.seq_relationship."),

@@ -6,6 +6,8 @@ V = vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +19,7 @@ from unmask.model.block import Block
 from unmask.model.boundary_head import BoundaryHead
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
+from unmask.model.label_head import LabelHead
 from unmask.model.pair_head import PairHead
 from unmask.model.parts import Norm, dropout, rotary_table
 
@@ -157,6 +160,7 @@ class MaskedLM(nn.Module):
         config: Of the encoder.
         pairs: Whether pairs are told from each other.
         boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
+        label_names: The classes of documents that are told from each other; None: there is no such head.
 
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
@@ -169,6 +173,7 @@ class MaskedLM(nn.Module):
         *,
         pairs: bool = False,
         boundary_length: int | None = None,
+        label_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -176,6 +181,11 @@ class MaskedLM(nn.Module):
         self.head = MLMHead(config)
         self.pair_head = PairHead(config) if pairs else None
         self.boundary_head = None if boundary_length is None else BoundaryHead(config, boundary_length)
+        self.label_names = None if label_names is None else tuple(label_names)
+        self.label_head: LabelHead | None = None
+        if label_names is not None:
+            own_dense = config.parts.label_dense and not pairs
+            self.label_head = LabelHead(config, len(label_names), own_dense=own_dense)
         self.kept_weights: dict[str, Tensor] = {}
 
     def forward(
@@ -212,6 +222,13 @@ class MaskedLM(nn.Module):
     def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
         """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
+
+    def classify(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, C] of the classes of documents, of their first tokens' hidden states [N, D]."""
+        assert self.label_head is not None
+        if not self.config.parts.label_dense:
+            return self.label_head(self.head.transform(hidden_ND))
+        return self.label_head(hidden_ND if self.pair_head is None else self.pair_head.pool(hidden_ND))
 
     @property
     def num_parameters(self) -> int:

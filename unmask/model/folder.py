@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     Args:
         model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
             were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
-            `BertForPreTraining` too; the head for span boundaries is left out, and the log says so.
+            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
+            head for span boundaries is left out, and the log says so.
         folder: Made where missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,8 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     content = layout.write_config(model.config)
     if model.pair_head is not None or _CLASSIFIER in model.kept_weights:
         content["architectures"] = [layout.pair_architecture]
+    if model.label_names is not None:
+        content |= _label_content(model.label_names) | dict(layout.label_config)
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
@@ -67,7 +71,8 @@ def save_model(model: MaskedLM, folder: Path) -> None:
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
-    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so.
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
+    loaded where it stands beside that for masked tokens.
 
     Args:
         folder: With config.json and model.safetensors.
@@ -85,16 +90,24 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
         weights = load_file(file)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{file}: damaged ({error})") from error
-    return build_from_weights(config, weights, where=file)
+    return build_from_weights(config, weights, where=file, label_names=_label_names(config, content, weights))
 
 
-def build_from_weights(config: EncoderConfig, weights: dict[str, torch.Tensor], *, where: Path) -> MaskedLM:
+def build_from_weights(
+    config: EncoderConfig, weights: dict[str, torch.Tensor], *, where: Path, label_names: Sequence[str] | None = None
+) -> MaskedLM:
     """A model with weights named as transformers names them.
+
+    Args:
+        config: Of the encoder.
+        weights: Its weights, and those of its heads.
+        where: The file, for errors and the log.
+        label_names: Of the head for classes; None builds none.
 
     Raises:
         ModelError: A weight is missing or of another shape.
     """
-    model = MaskedLM(config)
+    model = MaskedLM(config, label_names=label_names)
     names = LAYOUTS[config.layout].names
     weights = names.canonical(weights)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -107,6 +120,30 @@ def build_from_weights(config: EncoderConfig, weights: dict[str, torch.Tensor], 
     used = {theirs for name in shapes for theirs in names.theirs(name)}
     model.kept_weights = names.kept_weights(weights, used, where=str(where))
     return model
+
+
+def _label_content(names: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of classes; transformers counts them by it."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
+def _label_names(
+    config: EncoderConfig, content: Mapping[str, Any], weights: dict[str, torch.Tensor]
+) -> tuple[str, ...] | None:
+    """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
+    layout = LAYOUTS[config.layout]
+    stored = layout.names.canonical(weights)
+    wanted = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
+    if any(name not in stored for ours in (*wanted, "head.bias") for name in layout.names.theirs(ours)):
+        return None
+    if any(content.get(key) != value for key, value in layout.label_config.items()):
+        return None
+    number = len(stored[layout.names.theirs(wanted[0])[0]])
+    names = content.get("id2label") or {str(i): f"LABEL_{i}" for i in range(number)}
+    return tuple(str(names[key]) for key in sorted(names, key=int))
 
 
 def _read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:

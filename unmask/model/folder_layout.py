@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unmask.errors import ModelError, SettingsError
@@ -27,12 +27,14 @@ class FolderLayout:
         names: Of its weights.
         write_config, read_config: Its config.json.
         pair_architecture: transformers' class with a head for pairs; None where it has none.
+        label_config: What config.json says beside the classes where there is a head for them.
     """
 
     names: Names
     write_config: Callable[[EncoderConfig], dict[str, Any]]
     read_config: ReadConfig
     pair_architecture: str | None = None
+    label_config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_values(

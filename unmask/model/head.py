@@ -26,7 +26,11 @@ class MLMHead(nn.Module):
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
-        return self.decode(self.norm(self.activation(self.dense(hidden_ND))), tokens_VD)
+        return self.decode(self.transform(hidden_ND), tokens_VD)
+
+    def transform(self, hidden_ND: Tensor) -> Tensor:
+        """What the decoder compares with the embedding matrix: [N, D]."""
+        return self.norm(self.activation(self.dense(hidden_ND)))
 
     def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of what the decoder compares with the embedding matrix."""

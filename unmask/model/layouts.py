@@ -22,6 +22,8 @@ class Parts:
         bias: Products and norms have biases.
         gated: The MLP is gated.
         gelu_head: The prediction head uses gelu, whatever the blocks use.
+        label_dense: The head for classes of documents has a layer with tanh before its classifier; otherwise it shares
+            those of the prediction head.
         type_vocab_size: Usual number of token types; None where the layout has none.
         intermediate_ratio: Usual width of the MLP's inner layer, in hidden sizes.
         norm_eps: What is usually added to the variance in norms.
@@ -34,6 +36,7 @@ class Parts:
     bias: bool
     gated: bool
     gelu_head: bool
+    label_dense: bool
     type_vocab_size: int | None
     intermediate_ratio: float
     norm_eps: float
@@ -49,6 +52,7 @@ PARTS: dict[Layout, Parts] = {
         bias=False,
         gated=True,
         gelu_head=True,
+        label_dense=False,
         type_vocab_size=None,
         intermediate_ratio=1.5,
         norm_eps=1e-5,
@@ -62,6 +66,7 @@ PARTS: dict[Layout, Parts] = {
         bias=True,
         gated=False,
         gelu_head=False,
+        label_dense=True,
         type_vocab_size=2,
         intermediate_ratio=4.0,
         norm_eps=1e-12,
@@ -75,6 +80,7 @@ PARTS: dict[Layout, Parts] = {
         bias=True,
         gated=False,
         gelu_head=True,
+        label_dense=True,
         type_vocab_size=1,
         intermediate_ratio=4.0,
         norm_eps=1e-5,
@@ -88,6 +94,7 @@ PARTS: dict[Layout, Parts] = {
         bias=True,
         gated=False,
         gelu_head=True,
+        label_dense=True,
         type_vocab_size=1,
         intermediate_ratio=4.0,
         norm_eps=1e-5,

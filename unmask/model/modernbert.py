@@ -27,6 +27,7 @@ NAMES = Names(
         r"head\.dense\.weight": ("head.dense.weight",),
         r"head\.norm\.weight": ("head.norm.weight",),
         r"head\.bias": ("decoder.bias",),
+        r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
     },
     known=("decoder.weight",),
 )
@@ -165,4 +166,6 @@ def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
     return float(parameters["rope_theta"])
 
 
-MODERNBERT = FolderLayout(names=NAMES, write_config=write_config, read_config=read_config)
+MODERNBERT = FolderLayout(
+    names=NAMES, write_config=write_config, read_config=read_config, label_config={"classifier_pooling": "cls"}
+)

@@ -25,4 +25,8 @@ class PairHead(nn.Module):
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
         """Logits [N, 2] of the first tokens' hidden states [N, D]."""
-        return self.classifier(torch.tanh(self.pooler(hidden_ND)))
+        return self.classifier(self.pool(hidden_ND))
+
+    def pool(self, hidden_ND: Tensor) -> Tensor:
+        """What the classifier reads: [N, D]."""
+        return torch.tanh(self.pooler(hidden_ND))

@@ -20,6 +20,8 @@ def roberta_names(root: str, rows: dict[str, tuple[str, ...]]) -> Names:
             r"head\.dense\.(weight|bias)": ("lm_head.dense.{}",),
             r"head\.norm\.(weight|bias)": ("lm_head.layer_norm.{}",),
             r"head\.bias": ("lm_head.bias",),
+            r"label_head\.dense\.(weight|bias)": ("classifier.dense.{}",),
+            r"label_head\.classifier\.(weight|bias)": ("classifier.out_proj.{}",),
         },
         kept=(f"{root}.pooler.",),
         aliases={"lm_head.decoder.bias": "lm_head.bias"},

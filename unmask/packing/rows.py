@@ -42,7 +42,8 @@ class Rows:
             begins at the [SEP] before its text.
         annotations: By name, [B, S], int64: what annotators said of each token; 0 at special tokens and padding, and
             where nothing was said.
-        classes: By objective, [B, S], int64: what class a segment belongs to, at its first position; -1 elsewhere.
+        classes: By objective, [B, S], int64: what class a segment belongs to, at its first position; -1 elsewhere, and
+            where its class is not known.
         token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] behind it, 0 elsewhere; None
             where segments are no pairs.
     """

@@ -24,6 +24,7 @@ from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 1 << 20
+LABEL = "label"  # by which rows call the classes of documents
 _ORDER, _SHUFFLE = 1, 2
 
 
@@ -88,9 +89,14 @@ class RowStream:
         seed: Of the order.
         shuffle: False keeps the order of the corpus, for evaluation.
         pairs: What pairs segments are made of; None makes none.
+        with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
+            of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
+            class has none. Where the tokenizer has no `[CLS]`, a segment's first token is never masked, since the
+            class is told from it.
 
     Raises:
-        DataError: Rows of this length have no room for text, or no pairs can be made of this text.
+        DataError: Rows of this length have no room for text, no pairs can be made of this text, or it was prepared
+            without classes.
     """
 
     def __init__(
@@ -102,9 +108,12 @@ class RowStream:
         seed: int,
         shuffle: bool = True,
         pairs: PairKind | None = None,
+        with_labels: bool = False,
     ) -> None:
         if pairs is not None:
             check_pairs(pairs, store, tokenizer)
+        if with_labels and store.label is None:
+            raise DataError("the text was prepared without classes; prepare it again with --set corpus.label=COLUMN")
         self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
             raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
@@ -114,6 +123,7 @@ class RowStream:
         self.seed = seed
         self.shuffle = shuffle
         self.pairs = pairs
+        self._label_of_piece = store.label if with_labels else None
         self._key_of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
         self._epoch: tuple[int, list[NDArray[np.int64]]] | None = None
         self._window: tuple[Cursor, list[list[Segment]]] | None = None
@@ -218,12 +228,15 @@ class RowStream:
         annotations = {name: np.zeros(shape, dtype=np.int64) for name in self.store.annotations}
         types = np.zeros(shape, dtype=np.int64)
         classes = np.full(shape, -1, dtype=np.int64)
+        labels = np.full(shape, -1, dtype=np.int64)
         positions = np.arange(length)
         for r, segments in enumerate(rows):
             begin = 0
             for number, segment in enumerate(segments):
                 if segment.label is not None:
                     classes[r, begin] = segment.label
+                if self._label_of_piece is not None:
+                    labels[r, begin] = _common(self._label_of_piece, segment)
                 place = begin
                 for half, (piece, start, size) in enumerate(segment.parts):
                     opening = special.sep if half else special.cls  # a second half begins at the [SEP] before its text
@@ -246,6 +259,11 @@ class RowStream:
                 position_ids[r, begin:end] = positions[: end - begin]
                 begin = end
         maskable = self.tokenizer.ordinary[input_ids]  # special, unknown and padding tokens are not ordinary
+        if self._label_of_piece is not None and special.cls is None:
+            maskable &= position_ids > 0
+        named: dict[str, NDArray[np.int64]] = {} if self.pairs is None else {self.pairs: classes}
+        if self._label_of_piece is not None:
+            named[LABEL] = labels
         return Rows(
             input_ids=torch.from_numpy(input_ids),
             segment_ids=torch.from_numpy(segment_ids),
@@ -254,9 +272,15 @@ class RowStream:
             maskable=torch.from_numpy(maskable),
             segment_keys=torch.from_numpy(mix(keys)),
             annotations={name: torch.from_numpy(column) for name, column in annotations.items()},
-            classes={} if self.pairs is None else {self.pairs: torch.from_numpy(classes)},
+            classes={name: torch.from_numpy(column) for name, column in named.items()},
             token_type_ids=None if self.pairs is None else torch.from_numpy(types),
         )
+
+
+def _common(label_of_piece: NDArray[np.int64], segment: Segment) -> int:
+    """The class of all parts of a segment; -1 where it is not known, or they differ."""
+    first, *others = (int(label_of_piece[fragment.piece]) for fragment in segment.parts)
+    return first if all(other == first for other in others) else -1
 
 
 def _fragments(rows: list[list[Segment]]) -> Iterator[Fragment]:

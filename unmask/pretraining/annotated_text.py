@@ -84,9 +84,7 @@ class ShownText:
         ids = [*before, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), *behind]
         return cls(tokenizer, ids, AnnotatedText(tokenizer, text))
 
-    def masker(
-        self, settings: MaskingSettings, name: str, *, tables: Tables, seed: int, with_boundaries: bool = False
-    ) -> tuple[Rows, Masker]:
+    def masker(self, settings: MaskingSettings, name: str, *, tables: Tables, seed: int) -> tuple[Rows, Masker]:
         """The text as a row with all annotations that a strategy needs, and a masker for it.
 
         Args:
@@ -94,14 +92,12 @@ class ShownText:
             name: What the strategy is called where it cannot be had.
             tables: What masking may know beside the text.
             seed: Of the masker.
-            with_boundaries: Whether masked rows say where the units end.
 
         Raises:
             SettingsError: No pipeline is installed that makes the annotations.
         """
         rows, labels = self.annotated.rows(self.ids, needed_annotations(settings), name)
-        full = replace(tables, labels=labels)
-        return rows, Masker(settings, self.tokenizer, seed=seed, tables=full, with_boundaries=with_boundaries)
+        return rows, Masker(settings, self.tokenizer, seed=seed, tables=replace(tables, labels=labels))
 
 
 def _plan(columns: Sequence[str], wanted_by: str) -> AnnotationPlan:

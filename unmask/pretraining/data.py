@@ -15,6 +15,7 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, SettingsError
 from unmask.masking.needs import needed_annotations
 from unmask.masking.tables import Tables
+from unmask.pretraining.labels import check_labels, describe_labels
 from unmask.pretraining.reporter import Reporter
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
@@ -97,6 +98,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
         check_annotations(recipe, data.manifest)
     else:
         check_annotations(recipe, None)
+        check_labels(recipe, None)
         if not _is_ours(folder, paths, recipe):
             prepare(
                 paths,
@@ -108,8 +110,11 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
                 note=reporter.note,
             )
         data = open_prepared(folder)
+    check_labels(recipe, data.manifest)
     for text in describe(data.manifest):
         reporter.note(text)
+    if data.manifest.labels and recipe.objectives.label is None:
+        reporter.note("the classes are not learned: that is asked for with --set objectives.label.weight=1")
     return data
 
 
@@ -147,6 +152,7 @@ def describe(manifest: Manifest) -> list[str]:
     for column, (spans, lost) in manifest.spans.items():
         without = f", {lost:,} of them without a token of their own" if lost else ""
         lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
+    lines += describe_labels(manifest)
     unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
     if unknown > WARN_UNKNOWN:
         lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
@@ -166,11 +172,11 @@ def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
 def _check_settings(data: PreparedData, recipe: Recipe) -> None:
     made = data.manifest.settings
     for name, asked, default in (
-        ("corpus", recipe.corpus, CorpusSettings()),
-        ("tokenizer", recipe.tokenizer, TokenizerSettings()),
-        ("annotation", recipe.annotation, AnnotationSettings()),
+        ("corpus", recipe.corpus.plain(), CorpusSettings().plain()),
+        ("tokenizer", recipe.tokenizer.model_dump(mode="json"), TokenizerSettings().model_dump(mode="json")),
+        ("annotation", recipe.annotation.model_dump(mode="json"), AnnotationSettings().model_dump(mode="json")),
     ):
-        if asked != default and asked.model_dump(mode="json") != made.get(name):
+        if asked != default and asked != made.get(name):
             raise DataError(
                 f"{data.root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"

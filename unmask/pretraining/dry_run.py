@@ -30,6 +30,7 @@ from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.interrupt import Interruption
+from unmask.pretraining.labels import check_labels
 from unmask.pretraining.reporter import LogReporter
 from unmask.pretraining.sitting import Sitting
 from unmask.recipe.recipe import Recipe
@@ -41,6 +42,7 @@ from unmask.training.loop import train
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
 SLOW_SAMPLE_BYTES = 1 << 18  # where a pipeline annotates
+CLASS_CHARS = 1000  # of a document that is in the sample for its class
 NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
@@ -96,7 +98,12 @@ def forecast_text(
     if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
         tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
     begin = time.monotonic()
-    reading = CorpusSettings(column="text", holdout=corpus.holdout, holdout_from=corpus.holdout_from)
+    reading = CorpusSettings(
+        column="text",
+        label=None if corpus.label is None else "label",
+        holdout=corpus.holdout,
+        holdout_from=corpus.holdout_from,
+    )
     if annotation is not None:
         annotation = annotation.model_copy(update={"fields": {}, "source": "auto"})  # as the sample writes them
     manifest = prepare([sample], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation)
@@ -108,17 +115,26 @@ def forecast_text(
 
 
 def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: int) -> tuple[int, int, bool]:
-    """Counts documents and bytes until the time is over, and writes the first of them down."""
+    """Counts documents and bytes until the time is over, and writes down the first, and a bit of each further class."""
     begin, documents, num_bytes = time.monotonic(), 0, 0
+    classes: set[str | None] = {None}
     with sample.open("w", encoding="utf-8") as out:
         for piece, _ in pieces:
             documents += piece.offset == 0
             if num_bytes < sample_bytes:
-                out.write(json.dumps({"text": piece.text, **written_fields(piece.spans or {})}) + "\n")
+                out.write(json.dumps(_row(piece)) + "\n")
+            elif piece.label not in classes:
+                out.write(json.dumps(_row(piece.part(0, CLASS_CHARS))) + "\n")
+            classes.add(piece.label)
             num_bytes += len(piece.text.encode())
             if num_bytes >= sample_bytes and time.monotonic() - begin > READ_SECONDS:
                 return documents, num_bytes, False
     return documents, num_bytes, True
+
+
+def _row(piece: TextPiece) -> dict[str, Any]:
+    """A piece as a document of the sample."""
+    return {"text": piece.text, **({"label": piece.label} if piece.label else {}), **written_fields(piece.spans or {})}
 
 
 def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str, Any]:
@@ -139,6 +155,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
             data = open_prepared(Path(sources[0]))
             m = data.manifest
             check_annotations(recipe, m)
+            check_labels(recipe, m)
             text = TextForecast(
                 m.documents,
                 m.bytes,
@@ -151,6 +168,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
             )
         else:
             check_annotations(recipe, None)
+            check_labels(recipe, None)
             text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch, recipe.annotation)
             data = open_prepared(scratch / "data")
         return _measured(data, text, recipe, scratch)

@@ -10,21 +10,41 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
+from unmask.lexicon.lexicon import Lexicon
 from unmask.masking.scored import AnchorWeights, TfIdfWeights
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import Tables
 from unmask.pretraining.data import PreparedData
+from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
+from unmask.pretraining.reporter import Reporter
 from unmask.tokens.manifest import load_manifest
 from unmask.tokens.statistics import document_frequencies
 from unmask.training.scores import ScoreBoard
 
 
-def masking_tables(settings: MaskingSettings, data: PreparedData) -> Tables:
-    """What the data says, and what else the strategy asks for."""
-    if not any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
-        return data.tables
-    documents = document_frequencies(data.train, data.manifest.vocab_size)
-    return replace(data.tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
+def masking_tables(
+    settings: MaskingSettings, data: PreparedData, *, own_lexicon: Path, reporter: Reporter
+) -> tuple[Tables, Lexicon | None]:
+    """What masking may know: what the data says, what else the strategy asks for, and a lexicon where it needs one.
+
+    Args:
+        settings: Of masking.
+        data: What is masked.
+        own_lexicon: Where a lexicon stands, or is made, if the settings name none.
+        reporter: Told of what is done.
+
+    Returns:
+        The tables, and the lexicon whose content is among them.
+
+    Raises:
+        UnmaskError: As `obtain_lexicon`.
+    """
+    tables = data.tables
+    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
+        documents = document_frequencies(data.train, data.manifest.vocab_size)
+        tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
+    lexicon = obtain_lexicon(settings, own_lexicon, data, reporter)
+    return tables if lexicon is None else with_lexicon(tables, lexicon), lexicon
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
@@ -32,6 +52,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
 
     Raises:
         DataError: The background corpus was prepared with another tokenizer.
+        SettingsError: The strategy follows losses of parts of speech, which the data does not have.
     """
     names = followed_scores(settings)
     if not names:
@@ -46,6 +67,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
         every_steps=settings.refresh_steps,
         device=device,
         anchors_A=anchors,
+        num_pos=len(data.tables.labels_of("pos", "weights of kind pos_loss")) if "pos_loss" in names else None,
     )
 
 

@@ -88,11 +88,12 @@ class MetricsFile:
 
 
 def _mean_losses(reports: list[StepReport]) -> dict[str, dict[str, float]]:
-    """Mean losses of other objectives over some steps, where there are any."""
+    """Mean losses of other objectives over some steps, of those that had any target."""
     means = {}
     for name in reports[-1].objectives:
         losses = [report.objectives[name] for report in reports]
-        means[name] = sum(each.loss * each.count for each in losses) / max(sum(each.count for each in losses), 1)
+        if count := sum(each.count for each in losses):
+            means[name] = sum(each.loss * each.count for each in losses) / count
     return {"objectives": means} if means else {}
 
 

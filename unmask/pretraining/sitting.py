@@ -13,7 +13,6 @@ from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.following import masking_tables, score_board
 from unmask.pretraining.interrupt import Interrupted, Interruption
-from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
@@ -54,15 +53,12 @@ class Sitting:
         self.folder, self.recipe, self.data = folder, recipe, data
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
-        tables = masking_tables(recipe.masking, data)
-        made_of = recipe.to_toml() + data.manifest.fingerprint
-        if (lexicon := obtain_lexicon(recipe.masking, folder.lexicon, data, reporter)) is not None:
-            tables = with_lexicon(tables, lexicon)
-            made_of += lexicon.fingerprint
+        tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
+        made_of = recipe.to_toml() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
-        model = new_model(recipe, data.tokenizer)
+        model = new_model(recipe, data.tokenizer, tuple(data.manifest.labels))
         initialise(model, seed=training.seed, method=recipe.model.initialisation)
         model.to(self.device)
         model.encoder.compute_dtype = dtype
@@ -76,6 +72,7 @@ class Sitting:
             length=training.sequence_length,
             seed=training.seed,
             pairs=None if pairs is None else pairs.kind,
+            with_labels=recipe.objectives.label is not None,
         )
         self.masker = Masker(
             recipe.masking,

@@ -38,7 +38,7 @@ class Board:
                 "train/learning_rate": report.learning_rate,
                 "train/gradient_norm": report.gradient_norm,
                 "train/sequence_length": report.length,
-                **{f"train/{name}": mean.loss for name, mean in report.objectives.items()},
+                **{f"train/{name}": mean.loss for name, mean in report.objectives.items() if mean.count},
             },
         )
 

@@ -8,7 +8,7 @@ from unmask.errors import DataError, TokenizerError
 from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
 from unmask.evaluation.objectives import ObjectiveSet
 from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
-from unmask.masking.units import SpanUnits
+from unmask.masking.settings import span_units
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.prompts import Prompts
@@ -53,20 +53,23 @@ class Watch:
         objectives = extra_objectives(self.recipe.objectives)
         if not objectives:
             return None
-        pairs, units = self.recipe.objectives.pairs, self.recipe.masking.units
+        pairs = self.recipe.objectives.pairs
         try:
-            return ObjectiveSet(
+            found = ObjectiveSet(
                 self.data.validation,
                 self.data.tokenizer,
                 objectives=objectives,
                 length=self.training.sequence_length,
                 max_tokens=max_tokens,
                 pairs=None if pairs is None else pairs.kind,
-                spans=units if self.recipe.objectives.span_boundary and isinstance(units, SpanUnits) else None,
+                spans=span_units(self.recipe.masking) if self.recipe.objectives.span_boundary else None,
             )
         except DataError as error:
             self.reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
             return None
+        for name in found.without_targets():
+            self.reporter.note(f"{name} is not evaluated on the held-out text: nothing of it is to be told there")
+        return found
 
     def measure(self, state: TrainState, held_out: HeldOutSet, objectives: ObjectiveSet | None) -> HeldOut:
         """Evaluates on these rows."""

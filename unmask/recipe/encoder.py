@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unmask.model.config import EncoderConfig, default_intermediate_size
 from unmask.model.encoder import MaskedLM
 from unmask.model.layouts import PARTS
@@ -9,13 +11,20 @@ from unmask.recipe.recipe import Recipe
 from unmask.tokens.tokenizer import Tokenizer
 
 
-def new_model(recipe: Recipe, tokenizer: Tokenizer) -> MaskedLM:
-    """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet."""
+def new_model(recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str] = ()) -> MaskedLM:
+    """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet.
+
+    Args:
+        recipe: Its settings.
+        tokenizer: Of its text.
+        label_names: The classes of documents, where they are an objective.
+    """
     objectives = recipe.objectives
     return MaskedLM(
         encoder_config(recipe, tokenizer),
         pairs=objectives.pairs is not None,
         boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
+        label_names=None if objectives.label is None else label_names,
     )
 
 

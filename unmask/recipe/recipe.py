@@ -16,8 +16,7 @@ from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
 from unmask.evaluation.settings import EvaluationSettings
-from unmask.masking.settings import MaskingSettings
-from unmask.masking.units import SpanUnits
+from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import ModelSettings
 from unmask.recipe.overrides import apply_override, set_value
 from unmask.settings import Settings, validated
@@ -62,7 +61,7 @@ class Recipe(Settings):
                 raise ValueError(
                     "objectives.pairs: the halves of a pair have two token types; model.type_vocab_size is 1"
                 )
-        if self.objectives.span_boundary is not None and not isinstance(self.masking.units, SpanUnits):
+        if self.objectives.span_boundary is not None and span_units(self.masking) is None:
             raise ValueError(
                 f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
                 "'span', or remove objectives.span_boundary (--set objectives.span_boundary=none)"

@@ -15,6 +15,19 @@ from unmask.report.page import STYLE
 from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
 
 
+class AuditedPairs(Protocol):
+    """Of sentence pairs; see `unmask.evaluation.audit_pairs.PairAudit`. A rate comes with its standard error."""
+
+    @property
+    def first(self) -> tuple[float, float]: ...  # noqa: D102
+    @property
+    def second(self) -> tuple[float, float]: ...  # noqa: D102
+    @property
+    def pairs(self) -> int: ...  # noqa: D102
+    @property
+    def with_both(self) -> int: ...  # noqa: D102
+
+
 class Audited(Protocol):
     """What the page shows of an audit; see `unmask.evaluation.audit.Audit`."""
 
@@ -41,6 +54,10 @@ class Audited(Protocol):
     @property
     def span_lengths(self) -> NDArray[np.int64]: ...  # noqa: D102
     @property
+    def by_pos(self) -> Mapping[str, tuple[int, int]] | None: ...  # noqa: D102
+    @property
+    def pairs(self) -> AuditedPairs | None: ...  # noqa: D102
+    @property
     def broken(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
@@ -64,7 +81,7 @@ def write_audit(path: Path, audits: Mapping[str, Audited], *, data: str, left_ou
             f"<p class=soft>Not audited: {escape('; '.join(f'{n} ({why})' for n, why in left_out.items()))}.</p>"
         )
     for name, entry in audits.items():
-        parts += [f"<h2>{escape(name)}</h2><div class=curves>", *_plots(entry), "</div>"]
+        parts += [f"<h2>{escape(name)}</h2>", *_pairs(entry.pairs), "<div class=curves>", *_plots(entry), "</div>"]
     page = (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: audit of masking</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
@@ -99,8 +116,19 @@ def _table(audits: Mapping[str, Audited]) -> str:
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _plots(entry: Audited) -> list[str]:
+def _pairs(found: AuditedPairs | None) -> list[str]:
+    if found is None:
+        return []
+    (first, first_stderr), (second, second_stderr) = found.first, found.second
     return [
+        f"<p class=soft>Sentence pairs: {first:.2%} ± {first_stderr:.2%} of the tokens in first halves are predicted, "
+        f"{second:.2%} ± {second_stderr:.2%} in second halves; some in both of {found.with_both:,} of {found.pairs:,} "
+        "pairs.</p>"
+    ]
+
+
+def _plots(entry: Audited) -> list[str]:
+    plots = [
         _rates(entry.by_pieces, entry.rate, "pieces of the word", _from_one(len(entry.by_pieces))),
         _rates(entry.by_bytes, entry.rate, "bytes of the word", _from_one(len(entry.by_bytes))),
         _rates(
@@ -111,20 +139,34 @@ def _plots(entry: Audited) -> list[str]:
         ),
         _histogram(entry.span_lengths),
     ]
+    if entry.by_pos:
+        counts = np.array(list(entry.by_pos.values()), dtype=np.int64)
+        plots.append(_rates(counts, entry.rate, "part of speech", list(entry.by_pos), upright=True))
+    return plots
 
 
 def _from_one(size: int) -> list[str]:
     return [*(str(n) for n in range(1, size)), f"{size}+"]
 
 
-def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str]) -> str:
-    """Bars of the rate by group, with twice the binomial deviation, and the overall rate as a line."""
+def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str], *, upright: bool = False) -> str:
+    """Bars of the rate by group, with twice the binomial deviation, and the overall rate as a line.
+
+    Args:
+        table: [groups, 2]: tokens and targets.
+        rate: Of all tokens.
+        label: What the groups are.
+        groups: Their names.
+        upright: Whether the names are written upwards, since they are long.
+    """
     figure, axes = new_figure()
     met = [(group, tokens, chosen) for group, (tokens, chosen) in zip(groups, table.tolist(), strict=True) if tokens]
     shares = [chosen / tokens for _, tokens, chosen in met]
     errors = [2.0 * (share * (1.0 - share) / tokens) ** 0.5 for share, (_, tokens, _) in zip(shares, met, strict=True)]
     axes.bar([group for group, _, _ in met], [100 * s for s in shares], yerr=[100 * e for e in errors], color=TRAIN)
     axes.axhline(100 * rate, color=SOFT, lw=1, ls="--")
+    if upright:
+        axes.tick_params(axis="x", labelrotation=90)
     axes.set_xlabel(label)
     axes.set_ylabel("predicted, %")
     return to_svg(figure)

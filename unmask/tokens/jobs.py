@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ class Job:
         num_bytes: [num_pieces], int64: UTF-8 bytes of the piece.
         held: [num_pieces], bool: whether the piece is held out.
         spans: Annotations that came with the pieces; None where none did.
+        label: [num_pieces], int64: number of the document's class, -1 where it has none; None where none are read.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Job:
     num_bytes: NDArray[np.int64]
     held: NDArray[np.bool_]
     spans: list[Spans | None] | None = None
+    label: NDArray[np.int64] | None = None
 
     @cached_property
     def content_hash(self) -> str:
@@ -55,6 +57,8 @@ class Job:
             digest.update(column.tobytes())
         if self.spans is not None:
             digest.update(json.dumps(self.spans).encode())
+        if self.label is not None:
+            digest.update(self.label.tobytes())
         return digest.hexdigest()
 
 
@@ -72,13 +76,19 @@ def job_bytes(source_bytes: int, *, slow: bool = False) -> int:
     return min(max(source_bytes // JOBS_A_CORPUS, smallest), largest)
 
 
-def cut_jobs(pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int) -> Iterator[Job]:
+def cut_jobs(
+    pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int, classes: Sequence[str] | None = None
+) -> Iterator[Job]:
     """Groups pieces into jobs.
 
     Args:
         pieces: The corpus, each piece with whether it is held out.
         size_bytes: A job ends with the piece that reaches this much text.
+        classes: Names of the documents' classes in the order of their numbers; None numbers none.
     """
+    numbers: dict[str | None, int] | None = None
+    if classes is not None:
+        numbers = {name: number for number, name in enumerate(classes)}
     number = gathered = 0
     group: list[tuple[TextPiece, bool]] = []
     sizes: list[int] = []
@@ -87,13 +97,15 @@ def cut_jobs(pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int) -> Itera
         sizes.append(utf8_bytes(piece.text))
         gathered += sizes[-1]
         if gathered >= size_bytes:
-            yield _job(number, group, sizes)
+            yield _job(number, group, sizes, numbers)
             number, gathered, group, sizes = number + 1, 0, [], []
     if group:
-        yield _job(number, group, sizes)
+        yield _job(number, group, sizes, numbers)
 
 
-def _job(number: int, group: list[tuple[TextPiece, bool]], sizes: list[int]) -> Job:
+def _job(
+    number: int, group: list[tuple[TextPiece, bool]], sizes: list[int], numbers: Mapping[str | None, int] | None
+) -> Job:
     return Job(
         number,
         [piece.text for piece, _ in group],
@@ -102,6 +114,7 @@ def _job(number: int, group: list[tuple[TextPiece, bool]], sizes: list[int]) -> 
         np.array(sizes, dtype=np.int64),
         np.array([held for _, held in group], dtype=bool),
         [piece.spans for piece, _ in group] if any(piece.spans is not None for piece, _ in group) else None,
+        None if numbers is None else np.array([numbers.get(piece.label, -1) for piece, _ in group], dtype=np.int64),
     )
 
 

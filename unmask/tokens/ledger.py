@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def put_together(
     tokenizer: Tokenizer,
     settings: dict[str, Any],
     labels: Mapping[str, tuple[str, ...]],
+    classes: Sequence[str] | None = None,
 ) -> Manifest:
     """Adds up the parts of a corpus that was gone through to its end.
 
@@ -66,6 +67,7 @@ def put_together(
         tokenizer: The one the parts were made with.
         settings: For the manifest.
         labels: Of each column of annotation.
+        classes: Names of the documents' classes; None where none are read.
 
     Raises:
         DataError: A part is missing or damaged, because somebody else changed the folder.
@@ -75,6 +77,7 @@ def put_together(
     census = WordCensus()
     documents = num_bytes = without_tokens = 0
     spans = dict.fromkeys(labels, (0, 0))
+    per_class = np.zeros(1 + len(classes or ()), dtype=np.int64)
     for number in range(num_parts):
         part = load_part(root, number)
         if part is None:
@@ -89,6 +92,7 @@ def put_together(
         documents = part.last_document + 1
         num_bytes += part.bytes
         without_tokens += part.without_tokens
+        per_class[: len(part.labels)] += np.array(part.labels, dtype=np.int64)
         spans = {c: (all_ + part.spans[c][0], lost + part.spans[c][1]) for c, (all_, lost) in spans.items()}
     _tell_of_words(census)
     skipped = dict(corpus.skipped) | ({"documents without tokens": without_tokens} if without_tokens else {})
@@ -109,6 +113,8 @@ def put_together(
         token_frequencies=tuple(frequencies.tolist()),
         annotations=dict(labels),
         spans=dict(spans),
+        labels=dict(zip(classes or (), per_class[1:].tolist(), strict=True)),
+        unlabelled=int(per_class[0]),
     )
 
 

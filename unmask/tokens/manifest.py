@@ -58,6 +58,9 @@ class Manifest:
         token_frequencies: [vocab_size]: how often each id stands in the training split.
         annotations: By column of annotation, its labels, in the order of their numbers from 1 on.
         spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
+        labels: Names of the documents' classes in the order of their numbers from 0 on, and how many documents each
+            has; empty where none were asked for.
+        unlabelled: Documents without a class, where classes were asked for.
     """
 
     sources: tuple[dict[str, Any], ...]
@@ -75,12 +78,16 @@ class Manifest:
     token_frequencies: tuple[int, ...]
     annotations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    labels: dict[str, int] = dataclasses.field(default_factory=dict)
+    unlabelled: int = 0
 
     @property
     def fingerprint(self) -> str:
         """A hash of the content: equal data has equal fingerprints, wherever it lies."""
         files = [file.sha256 for split in (self.train, self.validation) for file in split.files]
-        labels = [self.annotations] if self.annotations else []  # numbers in the shards mean nothing without them
+        # Numbers in the shards mean nothing without them.
+        labels: list[Any] = [self.annotations] if self.annotations else []
+        labels += [list(self.labels)] if self.labels else []
         return hashlib.sha256(json.dumps([VERSION, self.tokenizer_sha256, files, *labels]).encode()).hexdigest()
 
     def save(self, root: Path) -> None:

@@ -54,6 +54,7 @@ class Part:
         validation: The held-out split.
         frequencies: Token ids of the training split, and how often each stands there.
         spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
+        labels: How many documents begin here without a class, and with each class; empty where none are read.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Part:
     validation: SplitPart
     frequencies: tuple[list[int], list[int]]
     spans: dict[str, list[int]] = field(default_factory=dict)
+    labels: list[int] = field(default_factory=list)
 
     @property
     def shards(self) -> list[ShardFile]:

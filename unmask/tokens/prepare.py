@@ -24,6 +24,7 @@ from unmask.annotation.gazetteer import read_gazetteer
 from unmask.annotation.plan import AnnotationPlan
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.corpus import Corpus
+from unmask.corpus.labelled import label_names
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
@@ -78,7 +79,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         note: Told what is kept, in a line.
 
     Raises:
-        CorpusError: A file cannot be read, or there is too little text.
+        CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
         DataError: The tokenizer does not know most of the text; the folder is a file, holds files of somebody else
             or, with `resume`, data made with other settings or of other sources; a worker died; the disk is full; or
@@ -98,6 +99,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     log.info("corpus: %s", opened.plan.describe())
     if plan is not None:
         note(plan.describe())
+    classes = _classes(opened)
     total = opened.num_bytes
     sources = stamp(opened.all_sources())
     if before is not None and (before.settings, before.sources) != (settings, sources):
@@ -115,7 +117,9 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         note(f"going on: {kept:,} of the parts were done before")
     with closing(opened.pieces()) as pieces:
         num_parts = make_parts(
-            cut_jobs(pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))),
+            cut_jobs(
+                pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan)), classes
+            ),
             out,
             ready,
             made_by=work.made_by,
@@ -124,7 +128,9 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             notify=lambda done: notify("tokenizing", done, total),
         )
     labels = {} if plan is None else plan.labels
-    manifest = put_together(out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels)
+    manifest = put_together(
+        out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels, classes=classes
+    )
     _check_known(manifest)
     folder.finish(manifest)
     return manifest
@@ -161,7 +167,7 @@ def preparation_settings(
     """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
     settings: dict[str, Any] = {
         "sources": [str(path) for path in paths],
-        "corpus": corpus.model_dump(mode="json"),
+        "corpus": corpus.plain(),
         "tokenizer": tokenizer.model_dump(mode="json"),
     }
     if annotation.columns:
@@ -169,6 +175,14 @@ def preparation_settings(
     if annotation.gazetteer is not None:  # its content, since the file may change under its name
         settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
     return settings
+
+
+def _classes(corpus: Corpus) -> tuple[str, ...] | None:
+    """The documents' classes, which take a pass over the text; None where none are asked for."""
+    if corpus.settings.label is None:
+        return None
+    with closing(corpus.pieces()) as pieces:
+        return label_names(pieces, corpus.settings.label)
 
 
 def _is_slow(plan: AnnotationPlan | None) -> bool:

@@ -7,6 +7,8 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     document     int64                    number of the document in the corpus
     offset       int64                    byte of the document's text at which the row begins
     num_bytes    int64                    UTF-8 bytes of the row's text
+    label        int64                    number of the document's class, -1 where it has none; only where classes
+                                          were asked for, and the same for every piece of a document
     entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
                                           say of each token, as `unmask.tokens.alignment` writes it
 """
@@ -28,6 +30,7 @@ from unmask.files import write_atomically
 
 Widths = Mapping[str, type[np.unsignedinteger]]
 _COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
+_LABEL = "label"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class TokenBatch:
         lengths: [num_rows]: tokens of each row.
         document, offset, num_bytes: [num_rows], int64.
         annotations: By column, [num_tokens].
+        label: [num_rows], int64; None where no classes are read.
     """
 
     input_ids: NDArray[np.int32]
@@ -49,6 +53,7 @@ class TokenBatch:
     offset: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
     annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    label: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
@@ -64,6 +69,7 @@ class TokenBatch:
             offset,
             num_bytes,
             {name: values[tokens] for name, values in self.annotations.items()},
+            None if self.label is None else self.label[rows],
         )
 
 
@@ -84,8 +90,8 @@ class ShardFile:
     sha256: str
 
 
-def schema_for(vocab_size: int, annotations: Widths | None = None) -> pa.Schema:
-    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation."""
+def schema_for(vocab_size: int, annotations: Widths | None = None, *, labelled: bool = False) -> pa.Schema:
+    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation, and of labels."""
     ids = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
     return pa.schema(
         {
@@ -94,6 +100,7 @@ def schema_for(vocab_size: int, annotations: Widths | None = None) -> pa.Schema:
             "document": pa.int64(),
             "offset": pa.int64(),
             "num_bytes": pa.int64(),
+            **({_LABEL: pa.int64()} if labelled else {}),
             **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
         }
     )
@@ -107,12 +114,15 @@ class ShardWriter:
         name: Path of the shard relative to it.
         vocab_size: Number of ids of the tokenizer.
         annotations: The type of each column of annotation.
+        labelled: Whether there is a column of labels.
     """
 
-    def __init__(self, root: Path, name: str, *, vocab_size: int, annotations: Widths | None = None) -> None:
+    def __init__(
+        self, root: Path, name: str, *, vocab_size: int, annotations: Widths | None = None, labelled: bool = False
+    ) -> None:
         self.root = root
         self.name = name
-        self.schema = schema_for(vocab_size, annotations)
+        self.schema = schema_for(vocab_size, annotations, labelled=labelled)
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, self.schema)
         self._pieces = self._tokens = 0
@@ -150,6 +160,8 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.word_starts.view(np.uint8))),
         *(pa.array(column) for column in (batch.document, batch.offset, batch.num_bytes)),
     ]
+    if _LABEL in schema.names:
+        columns.append(pa.array(batch.label))
     for name in schema.names[len(columns) :]:
         width = schema.field(name).type.value_type.to_pandas_dtype()
         columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.annotations[name].astype(width))))
@@ -183,6 +195,8 @@ class TokenStore:
         lengths: [num_pieces], int64: tokens of each piece.
         document, offset, num_bytes: [num_pieces], int64: as in the shards.
         annotations: Names of the columns of annotation.
+        label: [num_pieces], int64: number of each piece's class, -1 where it has none; None where the data was
+            prepared without classes.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -195,16 +209,19 @@ class TokenStore:
         self._starts: list[NDArray[np.uint8]] = []
         self._annotations: list[dict[str, NDArray[np.unsignedinteger]]] = []
         chunk_of, begin_of, columns = [], [], []
+        labels: list[NDArray[np.int64]] = []
         for file in files:
             for batch in _read_batches(file):
                 offsets = batch["input_ids"].offsets.to_numpy()
                 self._ids.append(batch["input_ids"].values.to_numpy())
                 self._starts.append(batch["word_starts"].values.to_numpy())
-                names = batch.schema.names[len(_COLUMNS) :]
+                names = [name for name in batch.schema.names if name not in (*_COLUMNS, _LABEL)]
                 self._annotations.append({name: batch[name].values.to_numpy() for name in names})
                 chunk_of.append(np.full(len(batch), len(self._ids) - 1, dtype=np.int64))
                 begin_of.append(offsets.astype(np.int64))
                 columns.append([batch[name].to_numpy() for name in ("document", "offset", "num_bytes")])
+                if _LABEL in batch.schema.names:
+                    labels.append(batch[_LABEL].to_numpy())
         if not columns:
             raise DataError("the split holds no rows")
         self.annotations: tuple[str, ...] = tuple(self._annotations[0])
@@ -212,6 +229,7 @@ class TokenStore:
         self._begin = np.concatenate([begin[:-1] for begin in begin_of])
         self.lengths: NDArray[np.int64] = np.concatenate([np.diff(begin) for begin in begin_of])
         self.document, self.offset, self.num_bytes = (np.concatenate(c) for c in zip(*columns, strict=True))
+        self.label: NDArray[np.int64] | None = np.concatenate(labels) if labels else None
 
     def __len__(self) -> int:
         return len(self.lengths)

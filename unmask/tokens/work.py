@@ -51,7 +51,8 @@ def run_job(
         SettingsError: A pipeline that annotates cannot be loaded.
     """
     widths = {} if annotator is None else widths_of(annotator.plan.labels)
-    splits = [_SplitWork(root, name, job.number, tokenizer, widths) for name in (TRAIN, VALIDATION)]
+    labelled = job.label is not None
+    splits = [_SplitWork(root, name, job.number, tokenizer, widths, labelled) for name in (TRAIN, VALIDATION)]
     census = WordCensus()
     without_tokens = 0
     spans = {column: [0, 0] for column in widths}
@@ -84,7 +85,13 @@ def run_job(
         validation=validation,
         frequencies=(used.tolist(), counts[used].tolist()),
         spans=spans,
+        labels=_documents_by_class(job),
     )
+
+
+def _documents_by_class(job: Job) -> list[int]:
+    """Documents that begin in a job: without a class, then of each class up to the last that there is."""
+    return [] if job.label is None else np.bincount(job.label[job.offset == 0] + 1).tolist()
 
 
 def finish_job(
@@ -132,23 +139,29 @@ def _tokenize(
     for begin, end in pairwise(cuts):
         rows, texts = slice(begin, end), job.texts[begin:end]
         columns = (job.document[rows], job.offset[rows], job.num_bytes[rows])
+        label = None if job.label is None else job.label[rows]
         if annotator is None:
             tokens, lengths = tokenizer.encode_joined(texts)
-            yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns), job.held[rows], {}
+            yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, {}, label), job.held[rows], {}
             continue
         given = [None] * len(texts) if job.spans is None else job.spans[rows]
         tokens, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, given)
         values = {column: found.values for column, found in aligned.items()}
         counted = {column: (found.spans, found.lost) for column, found in aligned.items()}
-        yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, values), job.held[rows], counted
+        batch = TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, values, label)
+        yield batch, job.held[rows], counted
 
 
 class _SplitWork:
     """The shard of one split, and counts of what goes into it."""
 
-    def __init__(self, root: Path, split: str, number: int, tokenizer: Tokenizer, annotations: Widths) -> None:
+    def __init__(
+        self, root: Path, split: str, number: int, tokenizer: Tokenizer, annotations: Widths, labelled: bool
+    ) -> None:
         name = f"{split}/{number:05d}.arrow"
-        self.writer = ShardWriter(root, name, vocab_size=tokenizer.vocab_size, annotations=annotations)
+        self.writer = ShardWriter(
+            root, name, vocab_size=tokenizer.vocab_size, annotations=annotations, labelled=labelled
+        )
         self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self.unknown_id = tokenizer.special.unk
         self.documents = self.bytes = 0

@@ -26,6 +26,9 @@ class PairSettings(Settings):
 class SpanBoundarySettings(Settings):
     """Predicting each masked token also from the two tokens beside its span. Only with spans.
 
+    In a mixture with spans, the texts (or steps) that fall to other strategies have no targets of this objective. Its
+    held-out figures are of spans alone, drawn as those of the first strategy that draws some.
+
     Attributes:
         weight: Of the loss per predicted token, beside that of masked-language modelling.
         max_length: Places in a span that are told apart; tokens further on share the last.
@@ -37,13 +40,25 @@ class SpanBoundarySettings(Settings):
     max_length: int = Field(default=32, ge=1)
 
 
+class LabelSettings(Settings):
+    """Telling the class of a document from its first token. The data is prepared with `corpus.label`.
+
+    Attributes:
+        weight: Of the loss per segment with a class, beside that per predicted token.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+
+
 class ObjectivesSettings(Settings):
     """What is learned beside the masked tokens; None is not learned.
 
     Attributes:
         pairs: Which sentence pairs are right.
         span_boundary: Masked tokens from the boundaries of their spans.
+        label: Classes of documents, which come with the text.
     """
 
     pairs: PairSettings | None = None
     span_boundary: SpanBoundarySettings | None = None
+    label: LabelSettings | None = None

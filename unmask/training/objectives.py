@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from unmask.masking.engine import MaskedRows
+from unmask.masking.engine import IGNORED, MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
+from unmask.packing.stream import LABEL
 from unmask.training.objective_settings import ObjectivesSettings
 
 MASKED_TOKENS = "masked_tokens"
@@ -90,9 +92,15 @@ def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
     return find
 
 
+def _label_logits(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Tensor:
+    return model.classify(hidden_TD.index_select(0, targets.positions_N))
+
+
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
+    """The targets in spans; those that other strategies of a mixture masked have no boundaries."""
     assert masked.boundaries is not None
-    plain = _masked_targets(rows, masked)
+    in_spans_BS = torch.where(masked.boundaries.before >= 0, masked.labels, IGNORED)
+    plain = _masked_targets(rows, replace(masked, labels=in_spans_BS))
     positions_N = plain.positions_N
     length = rows.shape[1]
     row_begin_N = positions_N // length * length
@@ -123,4 +131,6 @@ def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
     if settings.span_boundary is not None:
         weight = settings.span_boundary.weight
         found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_logits))
+    if settings.label is not None:
+        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_logits))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Scores of the vocabulary that the model makes as it trains, for masking that follows them.
+"""Scores of the vocabulary, and of parts of speech, that the model makes as it trains, for masking that follows them.
 
 They are made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
 
@@ -16,9 +16,9 @@ from unmask.masking.tables import Scores
 from unmask.model.attention_received import attention_received
 from unmask.model.encoder import MaskedLM
 from unmask.packing.rows import Rows
+from unmask.training.moving_means import MovingMeans
 from unmask.training.step import Observed
 
-NEW = 0.8  # of an accuracy or loss of the steps since the last refresh, in the moving average
 EMBEDDING_SIZE = 32  # directions of the embedding that are kept
 SAMPLE_POSITIONS = 4096  # for the attention received
 
@@ -27,11 +27,12 @@ class ScoreBoard:
     """Gathers what the steps tell, and makes scores of it.
 
     Args:
-        names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`.
+        names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`, `pos_loss`.
         vocab_size: Number of ids.
         every_steps: Steps between refreshes.
         anchors_A: Ids of the anchors; only for `anchors`.
         device: Where the steps happen.
+        num_pos: Labels of parts of speech that the data has; only for `pos_loss`.
 
     Attributes:
         scores: The latest; without tables before the first refresh.
@@ -46,27 +47,27 @@ class ScoreBoard:
         every_steps: int,
         device: torch.device,
         anchors_A: Tensor | None = None,
+        num_pos: int | None = None,
     ) -> None:
         self.names, self.every_steps = names, every_steps
         self.anchors_A = anchors_A
         self.scores = Scores(0, {})
         self.seconds = 0.0
-        zeros = torch.zeros(vocab_size, device=device)
-        self._gathered = {name: zeros.clone() for name in ("count", "loss", "wrong")}
-        self._average = {name: zeros.clone() for name in ("loss", "wrong")}
-        self._seen_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+        self._device = device
+        self._of_token = MovingMeans(("loss", "wrong"), vocab_size, device=device)
+        self._of_pos = None if num_pos is None else MovingMeans(("loss",), num_pos + 1, device=device)
 
     @property
     def needs_steps(self) -> bool:
         """Whether `observe` must be called with what every step predicted."""
-        return bool(self.names & {"loss", "accuracy"})
+        return bool(self.names & {"loss", "accuracy", "pos_loss"})
 
     def observe(self, observed: Observed) -> None:
         """Adds what one step predicted. It does not wait for the device."""
-        targets_N, losses_N = observed.targets_N, observed.losses_N
-        self._gathered["count"].index_add_(0, targets_N, torch.ones_like(losses_N))
-        self._gathered["loss"].index_add_(0, targets_N, losses_N)
-        self._gathered["wrong"].index_add_(0, targets_N, observed.wrong_N.float())
+        self._of_token.add(observed.targets_N, loss=observed.losses_N, wrong=observed.wrong_N.float())
+        if self._of_pos is not None:
+            assert observed.pos_N is not None, "masking by parts of speech refuses rows without them"
+            self._of_pos.add(observed.pos_N, loss=observed.losses_N)
 
     def due(self, step: int) -> bool:
         """Whether scores are made anew behind this step."""
@@ -86,12 +87,15 @@ class ScoreBoard:
             rate: Of masking at present.
         """
         begin = time.monotonic()
-        self._fold()
+        self._of_token.fold()
         tables = {}
         if "loss" in self.names:
-            tables["loss"] = self._filled(self._average["loss"])
+            tables["loss"] = self._of_token.filled("loss")
         if "accuracy" in self.names:
-            tables["accuracy"] = self._filled(self._average["wrong"] * rate)
+            tables["accuracy"] = self._of_token.filled("wrong", times=rate)
+        if self._of_pos is not None:
+            self._of_pos.fold()
+            tables["pos_loss"] = self._of_pos.filled("loss")
         if "attention" in self.names:
             assert sample is not None, "rows are given where the board asks for them"
             tables["attention"] = _received(model, sample)
@@ -106,31 +110,13 @@ class ScoreBoard:
         self.scores = Scores(step, tables)
         self.seconds += time.monotonic() - begin
 
-    def _fold(self) -> None:
-        """Takes what was gathered since the last time into the moving averages."""
-        count_V = self._gathered["count"]
-        met_V = count_V > 0
-        for name, average_V in self._average.items():
-            now_V = self._gathered[name] / count_V.clamp(min=1.0)
-            mixed_V = torch.where(self._seen_V, (1.0 - NEW) * average_V + NEW * now_V, now_V)
-            average_V.copy_(torch.where(met_V, mixed_V, average_V))
-        self._seen_V |= met_V
-        for gathered_V in self._gathered.values():
-            gathered_V.zero_()
-
-    def _filled(self, average_V: Tensor) -> Tensor:
-        """What was never predicted gets the mean of what was."""
-        seen_V = self._seen_V
-        mean = average_V.sum() / seen_V.sum().clamp(min=1)
-        return torch.where(seen_V, average_V, mean)
-
     def state(self) -> dict[str, Tensor]:
         """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
-        state = {f"gathered.{name}": value for name, value in self._gathered.items()}
-        state |= {f"average.{name}": value for name, value in self._average.items()}
+        state = self._of_token.state()
+        if self._of_pos is not None:
+            state |= {f"pos.{name}": value for name, value in self._of_pos.state().items()}
         state |= {f"scores.{name}": value for name, value in self.scores.tables.items()}
-        version = torch.tensor([self.scores.version], dtype=torch.int64)
-        return {**state, "seen": self._seen_V, "version": version}
+        return {**state, "version": torch.tensor([self.scores.version], dtype=torch.int64)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Takes back what `state` gave.
@@ -138,13 +124,11 @@ class ScoreBoard:
         Raises:
             KeyError: A tensor is missing.
         """
-        for prefix, held in (("gathered", self._gathered), ("average", self._average)):
-            for name, tensor in held.items():
-                tensor.copy_(state[f"{prefix}.{name}"])
-        self._seen_V.copy_(state["seen"])
-        device = self._seen_V.device
-        tables = {n.removeprefix("scores."): t.to(device) for n, t in state.items() if n.startswith("scores.")}
-        self.scores = Scores(int(state["version"]), tables)
+        self._of_token.load_state(state)
+        if self._of_pos is not None:
+            self._of_pos.load_state({n.removeprefix("pos."): t for n, t in state.items() if n.startswith("pos.")})
+        tables = {n.removeprefix("scores."): t for n, t in state.items() if n.startswith("scores.")}
+        self.scores = Scores(int(state["version"]), {name: t.to(self._device) for name, t in tables.items()})
 
 
 def _received(model: MaskedLM, sample: Rows) -> Tensor:

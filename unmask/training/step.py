@@ -36,11 +36,13 @@ class Observed:
         targets_N: int64: the right ids.
         losses_N: float32: their cross-entropies.
         wrong_N: bool: whether another id was the most likely.
+        pos_N: int64: numbers of their parts of speech, 0 for none; None where the rows do not have them.
     """
 
     targets_N: Tensor
     losses_N: Tensor
     wrong_N: Tensor
+    pos_N: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
             losses_N = token_losses(logits, target.classes_N)
             if observe and objective is PREDICT_MASKED:
                 wrong_N = logits.detach().argmax(-1) != target.classes_N
-                observed.append(Observed(target.classes_N, losses_N.detach(), wrong_N))
+                pos_N = _pos_of(some_rows, target.positions_N)
+                observed.append(Observed(target.classes_N, losses_N.detach(), wrong_N, pos_N))
             if target.weights_N is not None:
                 losses_N = losses_N * target.weights_N
             mean = losses_N.sum() / totals[index]
@@ -144,8 +147,18 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
 def _joined(observed: list[Observed]) -> Observed | None:
     if not observed:
         return None
-    columns = ((entry.targets_N, entry.losses_N, entry.wrong_N) for entry in observed)
-    return Observed(*(torch.cat(column) for column in zip(*columns, strict=True)))
+    pos = [entry.pos_N for entry in observed if entry.pos_N is not None]  # all parts have them, or none does
+    return Observed(
+        targets_N=torch.cat([entry.targets_N for entry in observed]),
+        losses_N=torch.cat([entry.losses_N for entry in observed]),
+        wrong_N=torch.cat([entry.wrong_N for entry in observed]),
+        pos_N=torch.cat(pos) if pos else None,
+    )
+
+
+def _pos_of(rows: Rows, positions_N: Tensor) -> Tensor | None:
+    pos_BS = rows.annotations.get("pos")
+    return None if pos_BS is None else pos_BS.flatten()[positions_N]
 
 
 def _shown(learned: Sequence[Objective], losses: Sequence[float]) -> str:

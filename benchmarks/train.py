@@ -1,0 +1,366 @@
+"""Training throughput: our step against transformers' Trainer on the same rows, in alternation.
+
+    python benchmarks/train.py TEXT... [--sizes 4x256,6x384,12x768] [--lengths 128,512,1024] [--rounds 3] [--out FILE]
+
+Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
+is some steps of each. What counts is the time from one step's end to the next one's, loading and masking included; the
+table shows medians of all steps. All train on the same rows of the same prepared text, full of tokens, with as many of
+them a step.
+
+    ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
+              (`--optimizer`), masking, isolated documents
+    bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
+              DataCollatorForLanguageModeling; documents see each other
+    bert-bf16 the same with bf16, fused AdamW, and the faster of transformers' ways to compute attention
+    bert-best the same without dropout
+    modernbert-bf16  ModernBertForMaskedLM of the same size in a Trainer with bf16
+
+The share of the peak counts 6 FLOP for each multiplied parameter and token (the head at predicted positions only) and
+12 x layers x length x hidden size for attention, over what matrix products in bf16 reach on this machine, measured in
+the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
+BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
+STEPS = {"4x256": 4, "6x384": 3, "12x768": 1}  # a round
+
+
+class Work(NamedTuple):
+    """What every system is told."""
+
+    data: str
+    size: str
+    length: int
+    batch_tokens: int
+    layout: str
+    optimizer: str
+    compiled: str
+    device: str
+
+    @property
+    def layers(self) -> int:
+        return int(self.size.split("x")[0])
+
+    @property
+    def hidden(self) -> int:
+        return int(self.size.split("x")[1])
+
+    @property
+    def rows(self) -> int:
+        return max(1, self.batch_tokens // self.length)
+
+
+Steps = Callable[[int], list[float]]
+
+
+def ours(work: Work) -> tuple[Steps, dict[str, Any]]:
+    from unmask.masking.engine import Masker
+    from unmask.model.initialise import initialise
+    from unmask.packing.stream import RowStream
+    from unmask.pretraining.data import open_prepared
+    from unmask.recipe.encoder import new_model
+    from unmask.recipe.recipe import Recipe
+    from unmask.training.hardware import choose_device, choose_dtype
+    from unmask.training.loop import train
+    from unmask.training.optimizer import Optimizer
+    from unmask.training.state import TrainState
+
+    data = open_prepared(Path(work.data))
+    recipe = Recipe.model_validate(
+        {
+            "model": {
+                "layout": work.layout,
+                "num_layers": work.layers,
+                "hidden_size": work.hidden,
+                "num_heads": work.hidden // 64,
+                "max_position_embeddings": max(work.length, 128),
+            },
+            "training": {
+                "steps": 1_000_000,
+                "sequence_length": work.length,
+                "batch_tokens": work.rows * work.length,
+                "optimizer": {"kind": work.optimizer},
+                "learning_rate": 1e-3,
+            },
+            "masking": {"strategy": "random", "rate": 0.15},
+        }
+    )
+    device = choose_device()
+    dtype = choose_dtype("auto", device)
+    model = new_model(recipe, data.tokenizer)
+    initialise(model, seed=0, method=recipe.model.initialisation)
+    model.to(device)
+    model.encoder.compute_dtype = dtype
+    state = TrainState(model, Optimizer(model, recipe.training, dtype=dtype))
+    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
+    loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
+    next(loop)
+
+    def steps(count: int) -> list[float]:
+        times = [time.perf_counter()]
+        for _ in range(count):
+            next(loop)
+            times.append(time.perf_counter())
+        return [b - a for a, b in pairwise(times)]
+
+    multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
+    head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
+    return steps, {"multiplied": multiplied, "head": head}
+
+
+def transformers_of(system: str, work: Work) -> tuple[Steps, dict[str, Any]]:
+    candidates = ["eager", "sdpa"] if system != "bert" else ["sdpa"]
+    made = [_trainer(system, work, attention) for attention in candidates]
+    for steps in made:
+        steps(1)
+    if len(made) == 1:
+        return made[0], {"attention": candidates[0]}
+    tried = [min(steps(2)) for steps in made]
+    best = tried.index(min(tried))
+    return made[best], {"attention": candidates[best]}
+
+
+def _trainer(system: str, work: Work, attention: str) -> Steps:
+    import transformers
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(Path(work.data) / "tokenizer" / "tokenizer.json"),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "num_hidden_layers": work.layers,
+        "hidden_size": work.hidden,
+        "num_attention_heads": work.hidden // 64,
+        "max_position_embeddings": max(work.length, 128),
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if system.startswith("modernbert"):
+        from unmask.model.config import default_intermediate_size
+        from unmask.model.layouts import PARTS
+
+        width = default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio)
+        ids = {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+        ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+        config = transformers.ModernBertConfig(
+            **sizes, **ids, intermediate_size=width, attn_implementation=attention, global_attn_every_n_layers=1
+        )
+        model: Any = transformers.ModernBertForMaskedLM(config)
+    else:
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
+        config = transformers.BertConfig(
+            **sizes, **dropout, intermediate_size=4 * work.hidden, attn_implementation=attention
+        )
+        model = transformers.BertForMaskedLM(config)
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *arguments: Any, **named: Any) -> None:
+            times.append(time.perf_counter())
+
+    def steps(count: int) -> list[float]:
+        times.clear()
+        options = transformers.TrainingArguments(
+            output_dir=tempfile.gettempdir(),
+            per_device_train_batch_size=work.rows,
+            max_steps=count + 1,
+            bf16=system != "bert",
+            optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=work.device == "cpu",
+            torch_compile=work.compiled == "yes" and system != "bert",
+        )
+        trainer = Trainer(
+            model,
+            options,
+            train_dataset=_rows(work),
+            data_collator=DataCollatorForLanguageModeling(tokenizer),
+            callbacks=[Clock()],
+        )
+        trainer.train()
+        return [b - a for a, b in pairwise(times)]
+
+    return steps
+
+
+def _rows(work: Work) -> list[dict[str, list[int]]]:
+    """The rows that ours trains on, as lists of ids."""
+    from unmask.packing.stream import Cursor, RowStream
+    from unmask.pretraining.data import open_prepared
+
+    data = open_prepared(Path(work.data))
+    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
+    rows = stream.batch(Cursor(), work.rows * 8, work.length).rows
+    return [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in rows.input_ids.tolist()]
+
+
+def serve(system: str, work: Work) -> None:
+    """A system's process: does as many steps as a line on standard input says, and prints what they took."""
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")  # what libraries print goes to standard error
+    os.dup2(2, 1)
+    steps, facts = ours(work) if system == "ours" else transformers_of(system, work)
+    print(json.dumps(facts), file=out, flush=True)
+    for line in sys.stdin:
+        seconds = steps(int(line))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if work.device == "cuda":
+            memory = torch.cuda.max_memory_allocated()
+        print(json.dumps({"seconds": seconds, "memory": memory}), file=out, flush=True)
+
+
+class System:
+    """A process that computes when it is asked to."""
+
+    def __init__(self, system: str, work: Work) -> None:
+        command = [sys.executable, __file__, "--serve", system, "--work", json.dumps(work._asdict())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.facts = self._read()
+        self.seconds: list[float] = []
+        self.memory = 0
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{' '.join(map(str, self.process.args))} ended")
+        return dict(json.loads(line))
+
+    def go(self, steps: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        answer = self._read()
+        self.seconds += answer["seconds"]
+        self.memory = answer["memory"]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def peak_flops(hidden: int, tokens: int, device: str) -> float:
+    """FLOP a second of the fastest of the products in bf16 that a model of this width is made of, and a large one."""
+    best = 0.0
+    for rows, inner, columns in (
+        (tokens, hidden, 4 * hidden),
+        (tokens, 4 * hidden, hidden),
+        (tokens, hidden, 3 * hidden),
+        (4096, 2048, 2048),
+    ):
+        a = torch.randn(rows, inner, device=device).bfloat16()
+        b = torch.randn(columns, inner, device=device).bfloat16()
+        for _ in range(6):
+            begin = time.perf_counter()
+            for _ in range(4):
+                torch.nn.functional.linear(a, b)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            best = max(best, 4 * 2 * rows * inner * columns / (time.perf_counter() - begin))
+    return best
+
+
+def measure(work: Work, systems: list[str], rounds: int) -> list[str]:
+    """Rows of the table."""
+    processes = {}
+    for name in systems:  # one after another: each is warm before the next begins
+        processes[name] = System(name, work)
+    for _ in range(rounds):
+        for process in processes.values():
+            process.go(STEPS.get(work.size, 1))
+    tokens = work.rows * work.length
+    peak = peak_flops(work.hidden, tokens, work.device)
+    lines = []
+    facts = processes[systems[0]].facts if systems[0] == "ours" else {}
+    base = {name: tokens / statistics.median(process.seconds) for name, process in processes.items()}
+    for name, process in processes.items():
+        share = "-"
+        if name == "ours":
+            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"])
+            flops += 12 * work.layers * work.length * work.hidden
+            share = f"{flops * base[name] / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
+        spread = [tokens / second for second in sorted(process.seconds)]
+        lines.append(
+            f"| {work.size} | {work.length:,} | {name}{_note(process.facts)} | {base[name]:,.0f} "
+            f"({spread[-1]:,.0f} to {spread[0]:,.0f}) | {base.get('ours', 0.0) / base[name]:.2f} | {share} "
+            f"| {process.memory / 2**20:,.0f} |"
+        )
+        process.close()
+    return lines
+
+
+def _note(facts: dict[str, Any]) -> str:
+    return f" ({facts['attention']})" if "attention" in facts else ""
+
+
+def prepare(texts: list[Path], out: Path) -> None:
+    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", "8192"]
+    subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", type=Path, nargs="*")
+    parser.add_argument("--sizes", default="4x256,6x384,12x768")
+    parser.add_argument("--lengths", default="128,512,1024")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layout", default="modernbert")
+    parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
+    parser.add_argument("--compiled", default="no", choices=("no", "yes"), help="torch.compile for the peers in bf16")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--batch-tokens", type=int)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        serve(asked.serve, Work(**json.loads(asked.work)))
+        return
+    lines = [
+        "| size | length | system | tokens a second (slowest to fastest) | ours / this | share of peak | memory, MiB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    print(*lines, sep="\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(asked.texts, Path(folder) / "data")
+        for size in asked.sizes.split(","):
+            for length in map(int, asked.lengths.split(",")):
+                tokens = asked.batch_tokens or BATCH_TOKENS.get(size, 4096)
+                work = Work(
+                    f"{folder}/data", size, length, tokens, asked.layout, asked.optimizer, asked.compiled, asked.device
+                )
+                found = measure(work, asked.systems.split(","), asked.rounds)
+                print(*found, sep="\n", flush=True)
+                lines += found
+    if asked.out:
+        asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

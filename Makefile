@@ -1,6 +1,7 @@
 # make demo   install, pretrain on the packaged text for two minutes, show the result
 # make test   install with the test extras and run the tests
 # make check  what CI runs: format, lint, types, tests
+# make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check release-check clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,6 +39,10 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 check: lint types test
+
+release-check: $(VENV)/.dev
+	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }
+	$(BIN)/python benchmarks/release_check.py "$(TEXT)" $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -1,79 +1,197 @@
-"""Every strategy by name: audited with every kind of tokenizer, and trained on real text. Long; `make release-check`.
+"""Every strategy by name: audited with every kind of tokenizer, and trained on real text.
 
-Exit code 1 if a promise of masking is broken, or a model does not get below the entropy of token frequencies.
+    make release-check TEXT=novels.txt.gz
+    python benchmarks/release_check.py TEXT [--minutes 2] [--megabytes 2] [--annotate COLUMNS] [--out runs/release]
+
+Half an hour of training with the defaults, and spaCy's time, which runs once for each kind of tokenizer. What is done
+is kept: the same command goes on after Ctrl-C or a kill; another `--out` starts anew. Progress goes to stderr, what
+the commands say to OUT/log.txt, the tables to stdout and OUT/results.md.
+
+Exit code 1 if a promise of masking is broken, a strategy is left out, or a model does not get below the entropy of
+token frequencies; the reasons stand at the end. Exit code 130 if it was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.util
 import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.annotation.pipeline import PIPELINES
+from unmask.corpus.compression import bare_suffix, open_bytes
+from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
 
 KINDS = ("wordpiece", "bpe", "unigram", "char")
+COLUMNS = "entities,pos,dependencies,chunks"
+LEAST_GAIN = 0.1  # nats below the entropy of token frequencies; a model with less still stands on the plateau
+CUT = (".txt", ".md", ".log")
 
 
-def unmask(*arguments: object) -> tuple[int, dict[str, Any]]:
-    """Runs a command; returns its exit code and its JSON."""
-    command = [sys.executable, "-m", "unmask", *map(str, arguments), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.returncode, json.loads(done.stdout) if done.stdout else {}
+class Check:
+    """Runs the steps of a check, one command each, and remembers what went wrong.
+
+    Args:
+        out: Folder of what is made.
+        steps: How many there will be.
+    """
+
+    def __init__(self, out: Path, steps: int) -> None:
+        self.out, self.steps, self.done = out, steps, 0
+        self.failed: list[str] = []
+        self.begin = time.monotonic()
+
+    def run(self, what: str, *arguments: object, keep: Path | None = None) -> dict[str, Any] | None:
+        """Runs a command.
+
+        Args:
+            what: For those who wait.
+            arguments: Of `unmask`.
+            keep: Where the result stays; what stands there from the same arguments is taken in place of running.
+
+        Returns:
+            What it printed as JSON; None where it failed, which is noted.
+        """
+        self.done += 1
+        print(f"[{self.done}/{self.steps}] {time.monotonic() - self.begin:6.0f} s  {what}", file=sys.stderr, flush=True)
+        words = [*map(str, arguments), "--json"]
+        if keep is not None and keep.is_file():
+            kept: dict[str, Any] = json.loads(keep.read_text(encoding="utf-8"))
+            if kept["arguments"] == words:
+                return kept["result"]  # type: ignore[no-any-return]
+        code, printed = self._call(words)
+        result: dict[str, Any] | None = json.loads(printed) if printed.strip() else None
+        if code not in (0, 1) or result is None:
+            self.failed.append(f"{what} ended with exit code {code}; see {self.out / 'log.txt'}")
+            return None
+        if keep is not None:
+            partial = keep.with_suffix(".partial")
+            partial.write_text(json.dumps({"arguments": words, "result": result}), encoding="utf-8")
+            partial.replace(keep)
+        return result
+
+    def _call(self, words: Sequence[str]) -> tuple[int, str]:
+        """Exit code and stdout; a command that is interrupted is given the time to save what it has."""
+        with (self.out / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"\n$ unmask {' '.join(words)}\n")
+            log.flush()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "unmask", *words],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C in a terminal would reach it as well, and a second signal is for haste
+            )
+            try:
+                printed, _ = process.communicate()
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+                printed = None
+        if printed is None or not 0 <= process.returncode < 128:
+            print("interrupted; the same command goes on", file=sys.stderr)
+            sys.exit(130)
+        return process.returncode, printed
+
+
+def audits(check: Check, text: Path, annotate: Sequence[str]) -> list[str]:
+    """Prepares and audits with every kind of tokenizer. Returns: the lines of a table."""
+    cells: dict[str, list[str]] = {name: [] for name in STRATEGIES}
+    left_out = [name for name, pair in STRATEGIES.items() if needed_annotations(pair) and not annotate]
+    for kind in KINDS:
+        data = check.out / f"data-{kind}"
+        result = None
+        if check.run(
+            f"prepare, {kind}", "prepare", text, "--out", data, "--tokenizer-kind", kind, "--resume", *annotate
+        ):
+            page, kept = (check.out / f"audit-{kind}.{suffix}" for suffix in ("html", "json"))
+            result = check.run(f"audit, {kind}", "audit", data, "--out", page, keep=kept)
+        for name, row in cells.items():
+            entry = result["strategies"].get(name) if result else None
+            row.append("not audited" if entry is None else "broken" if entry["broken"] else f"{entry['rate']:.2%}")
+            if entry and entry["broken"]:
+                check.failed.append(f"audit of {name} with {kind}: {'; '.join(entry['broken'])}")
+            elif result and entry is None and name not in left_out:
+                check.failed.append(f"{name} was not audited with {kind}: {result['not_audited'].get(name)}")
+    head = ["| strategy | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * len(KINDS)]
+    return head + [f"| `{name}` | " + " | ".join(row) + " |" for name, row in cells.items()]
+
+
+def trainings(check: Check, names: Sequence[str], settings: Sequence[str], minutes: float) -> list[str]:
+    """Trains with every strategy. Returns: the lines of a table."""
+    lines = ["| strategy | held-out loss | under token frequencies | tokens a second |", "| --- | --- | --- | --- |"]
+    for name in names:
+        run = check.out / f"run-{name}"
+        summary = check.run(
+            f"train by {name}", "pretrain", check.out / f"data-{KINDS[0]}", "--out", run, "--strategy", name,
+            "--minutes", minutes, "--resume", *settings,
+        )  # fmt: skip
+        if summary is None:
+            continue
+        loss, gain = summary["validation_loss"], summary["unigram_entropy"] - summary["validation_loss"]
+        if not gain >= LEAST_GAIN:
+            check.failed.append(f"training by {name} is only {gain:.2f} nats below the entropy of token frequencies")
+        lines.append(f"| `{name}` | {loss:.3f} | {gain:.2f} | {summary['tokens_per_second']:,.0f} |")
+    return lines
+
+
+def text_of(path: Path, out: Path, megabytes: float) -> Path:
+    """The beginning of a text, up to a line's end; other kinds of files as they are."""
+    if bare_suffix(path) not in CUT:
+        return path
+    with open_bytes(path) as file:
+        beginning = file.read(int(megabytes * 1e6))
+    beginning = beginning[: beginning.rfind(b"\n") + 1] or beginning
+    name = out / f"text-{hashlib.sha256(beginning).hexdigest()[:8]}.txt"
+    if not name.is_file():  # preparations are kept by the time of change of their files
+        name.write_bytes(beginning)
+    return name
+
+
+def annotation_options(columns: str) -> list[str]:
+    """Options of `prepare` for these columns, by the first English pipeline that is installed."""
+    if columns == "none":
+        return []
+    for name in PIPELINES:
+        if importlib.util.find_spec("spacy") and importlib.util.find_spec(name):
+            return ["--annotate", columns, "--set", f"annotation.pipeline={name}"]
+    sys.exit(
+        f"no spaCy pipeline is installed for --annotate {columns}; run `pip install 'unmask[spacy]'` and `python -m "
+        "spacy download en_core_web_sm`, or leave annotations out with --annotate none"
+    )
 
 
 def main() -> None:
     """Audits and trains, and prints a table of each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="some megabytes of text")
     parser.add_argument("--out", type=Path, default=Path("runs/release"))
     parser.add_argument("--minutes", type=float, default=2.0, help="of training, for each strategy")
-    parser.add_argument("--annotate", help="annotations to make, such as entities,pos,dependencies,chunks")
+    parser.add_argument("--megabytes", type=float, default=2.0, help="of a plain text that are used")
+    parser.add_argument("--annotate", default=COLUMNS, help="annotations to make, or none")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the trainings")
     options = parser.parse_args()
-    failed = []
-    annotate = ("--annotate", options.annotate) if options.annotate else ()
-
-    print("| strategy | " + " | ".join(KINDS) + " |\n| --- |" + " --- |" * len(KINDS))
-    cells: dict[str, list[str]] = {name: [] for name in STRATEGIES}
-    for kind in KINDS:
-        data = options.out / f"data-{kind}"
-        code, _ = unmask("prepare", options.text, "--out", data, "--tokenizer-kind", kind, "--resume", *annotate)
-        if code:
-            sys.exit(f"the text could not be prepared with {kind}")
-        _, result = unmask("audit", data, "--out", options.out / f"audit-{kind}.html")
-        for name in STRATEGIES:
-            entry = result["strategies"].get(name)
-            if entry is None or entry["broken"]:
-                failed.append(
-                    f"audit of {name} with {kind}: {entry['broken'] if entry else result['not_audited'][name]}"
-                )
-            cells[name].append(
-                "not audited" if entry is None else "broken" if entry["broken"] else f"{entry['rate']:.2%}"
-            )
-    for name, row in cells.items():
-        print(f"| `{name}` | " + " | ".join(row) + " |")
-
-    print("\n| strategy | held-out loss | under token frequencies | tokens a second |\n| --- | --- | --- | --- |")
-    for name in STRATEGIES:
-        run = options.out / f"run-{name}"
-        code, summary = unmask(
-            "pretrain", options.out / "data-wordpiece", "--out", run, "--strategy", name, "--overwrite",
-            "--minutes", options.minutes,
-        )  # fmt: skip
-        if code:
-            failed.append(f"training with {name} ended with exit code {code}")
-            continue
-        gain = summary["unigram_entropy"] - summary["validation_loss"]
-        if gain < 0.1:
-            failed.append(f"training with {name} did not leave the plateau of token frequencies")
-        print(
-            f"| `{name}` | {summary['validation_loss']:.3f} | {gain:.2f} | {summary['tokens_per_second']:,.0f} |",
-            flush=True,
-        )
-    if failed:
-        sys.exit("\n".join(failed))
+    options.out.mkdir(parents=True, exist_ok=True)
+    annotate = annotation_options(options.annotate)
+    names = [name for name, pair in STRATEGIES.items() if annotate or not needed_annotations(pair)]
+    check = Check(options.out, 2 * len(KINDS) + len(names))
+    text = text_of(options.text, options.out, options.megabytes)
+    results = audits(check, text, annotate)
+    print("\n".join(results), flush=True)
+    settings = [word for setting in options.set for word in ("--set", setting)]
+    lines = trainings(check, names, settings, options.minutes)
+    print("\n" + "\n".join(lines), flush=True)
+    (options.out / "results.md").write_text("\n".join([*results, "", *lines]) + "\n", encoding="utf-8")
+    if check.failed:
+        sys.exit("\n".join(check.failed))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from unmask.errors import DataError, SettingsError
 from unmask.lexicon.build import build_lexicon
 from unmask.lexicon.lexicon import load_lexicon
 from unmask.lexicon.settings import LexiconSettings
-from unmask.masking.engine import Masker
-from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Tables
-from unmask.pretraining.annotated_text import AnnotatedText
+from unmask.pretraining.annotated_text import ShownText
 from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.lexicon import with_lexicon
 from unmask.settings import validated
@@ -59,17 +56,16 @@ def show_masks(
         out.print("no --tokenizer: one of 4,096 entries was trained on Tiny Shakespeare and this text\n", style="dim")
     else:
         ready = load_tokenizer(tokenizer)
-    cls, sep = ([] if id_ is None else [id_] for id_ in (ready.special.cls, ready.special.sep))
-    ids = [*cls, *ready.encode_corpus([text])[0].input_ids.tolist(), *sep]
+    shown_text = ShownText.of(text, ready)
+    ids = list(shown_text.ids)
     tables = _tables(ready, corpus if ready.special.unk is not None else [text], lexicon)
     names = [strategy] if strategy is not None else list(STRATEGIES)
     settings = {name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in names}
-    annotated = AnnotatedText(ready, text)
     shown, left_out = [], {}
     for name in names:
         try:
-            rows, labels = annotated.rows(ids, needed_annotations(settings[name]), name)
-            masked = Masker(settings[name], ready, seed=seed, tables=replace(tables, labels=labels))(rows)
+            rows, masker = shown_text.masker(settings[name], name, tables=tables, seed=seed)
+            masked = masker(rows)
         except (SettingsError, DataError) as error:
             if strategy is not None:
                 raise

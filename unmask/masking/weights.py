@@ -79,7 +79,8 @@ class FrequencyWeights(Settings):
     def _table(self, tables: Tables) -> Tensor:
         """The logarithm of each id's weight, with the sign that makes the rarest the largest."""
         counts_V = tables.frequencies("weights of kind frequency").clamp(min=self.floor)
-        return fixed_log2(counts_V.double().pow(-abs(self.exponent)))
+        # On the host: the last bit of a power is the device's own.
+        return fixed_log2(counts_V.cpu().double().pow(-abs(self.exponent))).to(counts_V.device)
 
 
 AnyWeights = Annotated[

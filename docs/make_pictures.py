@@ -1,0 +1,175 @@
+"""Makes the pictures of docs/masking.md: what each strategy masks of one text, by the engine itself.
+
+    python docs/make_pictures.py [--out docs/pictures] [--steps 300] [NAME ...]
+
+Text, tokenizer, frequencies, collocations and document counts are those of Tiny Shakespeare, which is packaged.
+Annotations are those of the installed English spaCy pipeline. Scores of a model are those of a small one (2 layers of
+128) that is trained for `--steps` steps here: about a minute on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from unmask.corpus.settings import CorpusSettings
+from unmask.hashing import mix_ints
+from unmask.masking.engine import _MASK, Masker
+from unmask.masking.flat import FlatUnits, flatten, partition
+from unmask.masking.mixture import draw_mixture
+from unmask.masking.settings import STRATEGIES, MaskingSettings, MixtureUnits
+from unmask.masking.tables import Scores, Tables
+from unmask.packing.rows import Rows
+from unmask.pretraining.annotated_text import ShownText
+from unmask.pretraining.claim import packaged_corpus
+from unmask.pretraining.data import PreparedData, open_prepared
+from unmask.pretraining.following import masking_tables
+from unmask.pretraining.reporter import LogReporter
+from unmask.settings import validated
+from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
+from unmask.training.checkpoint import list_checkpoints
+
+sys.path.insert(0, str(Path(__file__).parent))
+from draw import Token, picture
+
+TEXT = """Harry of Hereford, Lancaster and Derby
+Am I; who ready here do stand in arms,
+To prove, by God's grace and my body's valour,
+In lists, on Thomas Mowbray, Duke of Norfolk,
+That he is a traitor, foul and dangerous,
+To God of heaven, King Richard and to me."""
+RATE, SEED, EPOCHS = 0.2, 0, 1000
+VOCABULARY = 4096
+HELD_BACK = 0.3  # of the packaged text: the end, against which the beginning is the background of `anchors`
+
+# Pairs of units and weights that have no name of their own.
+OTHERS = {
+    "informative": {"units": {"kind": "words"}, "weights": {"kind": "informative"}},
+    "pos": {"units": {"kind": "words"}, "weights": {"kind": "pos"}},
+    "accuracy": {"units": {"kind": "words"}, "weights": {"kind": "accuracy"}},
+    "attention": {"units": {"kind": "words"}, "weights": {"kind": "attention"}},
+    "anchors": {"units": {"kind": "words"}, "weights": {"kind": "anchors", "background": "given"}},
+    "phrase-first": {"units": {"kind": "phrase"}, "weights": {"kind": "first", "of": "chunks", "share": 1.0}},
+    "span-frequency": {"units": {"kind": "span"}, "weights": {"kind": "frequency"}},
+}
+FOLLOWED = ("loss", "accuracy", "attention", "centrality")
+
+
+def all_settings() -> dict[str, MaskingSettings]:
+    """What each picture shows, by its name."""
+    values = {name: {"strategy": name} for name in STRATEGIES} | OTHERS
+    return {name: validated(MaskingSettings, {**value, "rate": RATE}, where=name) for name, value in values.items()}
+
+
+def draw(name: str, settings: MaskingSettings, shown: ShownText, tables: Tables) -> str:
+    """The SVG of a strategy: its first epoch (of a mixture its first three), and bars over many."""
+    rows, masker = shown.masker(settings, name, tables=tables, seed=SEED)
+    share_S = sum((masker(rows, epoch=epoch).labels[0] >= 0).double() for epoch in range(EPOCHS)) / EPOCHS
+    epochs = 3 if settings.units.kind == "mixture" else 1
+    blocks = [tokens_of(rows, masker, epoch, share_S) for epoch in range(epochs)]
+    return picture(f"What masking by {name} hides of some lines of Richard II", blocks, RATE)
+
+
+def tokens_of(rows: Rows, masker: Masker, epoch: int, share_S: torch.Tensor) -> list[Token]:
+    """The text of a row as an epoch masks it, for drawing, without its special tokens."""
+    tokenizer, masked, units = masker.tokenizer, masker(rows, epoch=epoch), units_of(rows, masker, epoch)
+    spell = tokenizer.word_starts.spelling.text_bytes
+    found = []
+    for place in rows.maskable[0].nonzero()[:, 0].tolist():
+        true, seen = int(rows.input_ids[0, place]), int(masked.input_ids[0, place])
+        state = ""
+        if masked.labels[0, place] >= 0:
+            state = "mask" if seen == tokenizer.special.mask else "kept" if seen == true else "random"
+        begin = int(units.begin_T[place])
+        found.append(
+            Token(
+                spell(tokenizer.token(true)).decode(),
+                state,
+                spell(tokenizer.token(seen)).decode() if state == "random" else "",
+                begins_word=bool(rows.word_starts[0, place]),
+                begins_unit=begin == place,
+                unit_size=int(units.size_T[begin]),
+                share=float(share_S[place]),
+            )
+        )
+    return found
+
+
+def units_of(rows: Rows, masker: Masker, epoch: int) -> FlatUnits:
+    """The units among which the masker draws in an epoch; masked rows do not tell them."""
+    flat = flatten(rows, mix_ints(masker.seed, epoch, _MASK))
+    units = masker.settings.units
+    if isinstance(units, MixtureUnits):
+        return draw_mixture(units, flat, masker.tables, seed=masker.seed, progress=0.0)[0]
+    return partition(flat, units.starts(flat, masker.tables))
+
+
+def prepared(folder: Path) -> PreparedData:
+    """The packaged text, prepared."""
+    corpus, tokenizer = CorpusSettings(), TokenizerSettings(vocab_size=VOCABULARY)
+    prepare([packaged_corpus()], folder, corpus=corpus, tokenizer=tokenizer, workers=1)
+    return open_prepared(folder)
+
+
+def static_tables(data: PreparedData, folder: Path) -> Tables:
+    """Frequencies, numbers of documents, collocations and informativeness."""
+    all_of_them = {"units": {"kind": "collocations"}, "weights": {"kind": "tfidf"}}
+    settings = validated(MaskingSettings, all_of_them, where="masking")
+    tables, _ = masking_tables(settings, data, own_lexicon=folder / "lexicon", reporter=LogReporter())
+    return tables
+
+
+def scores_of_a_model(data: PreparedData, folder: Path, steps: int) -> Scores:
+    """What a small model says of the vocabulary after some steps of masking by all strategies that follow one."""
+    text = packaged_corpus().read_text(encoding="utf-8")
+    (folder / "background.txt").write_text(text[: int(len(text) * (1.0 - HELD_BACK))], encoding="utf-8")
+    background = folder / "background"
+    tokenizer = TokenizerSettings(path=str(data.root / "tokenizer"))
+    prepare([folder / "background.txt"], background, corpus=CorpusSettings(), tokenizer=tokenizer, workers=1)
+    parts = [f'{{units={{kind="words"}}, weights={{kind="{kind}"}}}}' for kind in FOLLOWED]
+    parts.append(f'{{units={{kind="words"}}, weights={{kind="anchors", background="{background.as_posix()}"}}}}')
+    run = unmask.pretrain(
+        [data.root],
+        out=folder / "run",
+        steps=steps,
+        settings=[
+            f'masking.units={{kind="mixture", parts=[{", ".join(parts)}]}}',
+            f"masking.refresh_steps={max(1, steps // 3)}",
+            "model.num_layers=2", "model.hidden_size=128", "model.num_heads=2",
+            "training.sequence_length=128", "training.batch_tokens=2048",
+        ],
+    )  # fmt: skip
+    state = load_file(list_checkpoints(run.folder / "checkpoints")[-1] / "scores.safetensors")
+    tables = {name.removeprefix("scores."): table for name, table in state.items() if name.startswith("scores.")}
+    return Scores(int(state["version"]), tables)
+
+
+def main() -> None:
+    """Makes the pictures that are asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "pictures")
+    parser.add_argument("--steps", type=int, default=300)
+    options = parser.parse_args()
+    settings = all_settings()
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        folder = Path(scratch)
+        data = prepared(folder / "data")
+        tables = replace(static_tables(data, folder), scores=scores_of_a_model(data, folder, options.steps))
+        shown = ShownText.of(TEXT, data.tokenizer)
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name in options.names or settings:
+            (options.out / f"{name}.svg").write_text(draw(name, settings[name], shown, tables), encoding="utf-8")
+            print(options.out / f"{name}.svg", flush=True)
+
+
+if __name__ == "__main__":
+    main()

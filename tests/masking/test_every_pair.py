@@ -1,0 +1,141 @@
+"""What holds for every pair of units and weights: the exact rate, the floor, whole units, shares of replacement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+
+from tests.masking.helpers import make_rows, tables_of
+from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.tables import Tables
+from unmask.masking.units import PlainUnits
+from unmask.masking.weights import AnyWeights
+from unmask.packing.rows import Rows
+from unmask.settings import validated
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def kinds_of(union: object) -> list[str]:
+    """The kinds of a tagged union of settings."""
+    return [member.model_fields["kind"].default for member in get_args(get_args(union)[0])]
+
+
+UNITS, WEIGHTS = kinds_of(PlainUnits), kinds_of(AnyWeights)
+STRATEGY_NAMES = sorted(STRATEGIES)
+
+
+def masker_for(tokenizer: Tokenizer, values: dict[str, object], *, with_boundaries: bool = False) -> Masker:
+    """A masker with every table that any weights may need."""
+    tables: Tables = tables_of(tokenizer)
+    generator = torch.Generator().manual_seed(4)
+    tables = replace(tables, informativeness_V=torch.rand(tokenizer.vocab_size, generator=generator))
+    settings = validated(MaskingSettings, values, where="masking")
+    return Masker(settings, tokenizer, seed=2, tables=tables, with_boundaries=with_boundaries)
+
+
+def pair(units: str, weights: str, **others: object) -> dict[str, object]:
+    extra = {"background": "anywhere"} if weights == "anchors" else {}
+    return {"units": {"kind": units}, "weights": {"kind": weights, **extra}, **others}
+
+
+def test_the_unions_were_read() -> None:
+    assert {"tokens", "span", "collocations", "subtree"} <= set(UNITS)
+    assert {"uniform", "informative", "pos", "anchors", "centrality"} <= set(WEIGHTS)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("units", UNITS)
+def test_the_expected_rate_is_exact(tokenizer: Tokenizer, units: str, weights: str) -> None:
+    """Segments of 1 to 30 tokens, words of 2.5 tokens on average, whatever the pair."""
+    rows = make_rows(tokenizer, 1500, [1, 4, 9, 30], mean_word=2.5)
+    counts = (masker_for(tokenizer, pair(units, weights, rate=0.2))(rows).labels >= 0).sum(1).double()
+    assert abs(counts.mean() - 0.2 * 44) < 4 * counts.std() / 1500**0.5
+    assert counts.std() > 0
+
+
+@pytest.mark.parametrize("mean_word", [1.0, 3.0, 8.0, 1e9])
+@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
+def test_the_rate_is_exact_for_words_of_any_size(tokenizer: Tokenizer, strategy: str, mean_word: float) -> None:
+    """Up to words that are longer than their document's whole budget: 24 tokens, a budget of 3.6."""
+    rows = make_rows(tokenizer, 3000, [24], mean_word=mean_word)
+    counts = (masker_for(tokenizer, {"strategy": strategy, "rate": 0.15})(rows).labels >= 0).sum(1).double()
+    assert abs(counts.mean() - 3.6) < 4 * counts.std() / 3000**0.5
+
+
+@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
+def test_the_floor_of_one_target(tokenizer: Tokenizer, strategy: str) -> None:
+    """Where it is on, every piece with text has a target; where it is off, some have none."""
+    rows = make_rows(tokenizer, 300, [1, 3, 0, 12], mean_word=2.0)
+    for floor in (True, False):
+        target = masker_for(tokenizer, {"strategy": strategy, "rate": 0.05, "least_one": floor})(rows).labels >= 0
+        for number, length in enumerate([1, 3, 0, 12]):
+            has_one = (target & (rows.segment_ids == number)).any(1)
+            assert bool(has_one.all()) == (floor and length > 0), (floor, length)
+        assert not (target & ~rows.maskable).any()
+
+
+def draws(rows: Rows, masked: MaskedRows, tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each target: its unit, and what stands there (0 a mask, 1 a random token, 2 itself)."""
+    assert masked.boundaries is not None
+    target = masked.labels >= 0
+    unit = torch.arange(len(target))[:, None] * rows.shape[1] + masked.boundaries.before
+    kind = torch.where(masked.input_ids == tokenizer.special.mask, 0, 1 + (masked.input_ids == rows.input_ids).long())
+    return unit[target], kind[target]
+
+
+@pytest.mark.parametrize("per", ["token", "unit"])
+@pytest.mark.parametrize("units", UNITS)
+def test_shares_of_tokens_and_of_units(tokenizer: Tokenizer, units: str, per: str) -> None:
+    """80 / 10 / 10 of the draws; a draw for each unit leaves no unit of two kinds."""
+    rows = make_rows(tokenizer, 1500, [120], mean_word=2.0)
+    values = pair(units, "uniform", rate=0.3, replacement={"per": per})
+    unit, kind = draws(rows, masker_for(tokenizer, values, with_boundaries=True)(rows), tokenizer)
+    _, number, sizes = torch.unique(unit, return_inverse=True, return_counts=True)
+    one_hot = torch.zeros(len(sizes), 3).index_put_((number, kind), torch.ones(len(kind)), accumulate=True)
+    mixed = ((one_hot > 0).sum(1) > 1).double().mean()
+    if per == "unit":
+        assert mixed == 0
+    elif units != "tokens":
+        assert mixed > 0.02, "units of several tokens have several draws"
+    shares = (one_hot > 0).double().mean(0) if per == "unit" else torch.bincount(kind).double() / len(kind)
+    count = len(sizes) if per == "unit" else len(kind)
+    for share, expected in zip(shares.tolist(), (0.8, 0.1, 0.1), strict=True):
+        assert abs(share - expected) < 4 * (expected * (1 - expected) / count) ** 0.5
+
+
+def test_chosen_spans_are_as_long_as_the_papers(tokenizer: Tokenizer) -> None:
+    """Joshi et al. 2020: geometric, p = 0.2, cut at 10, each length in its share among the spans that are *chosen*.
+
+    In a document of 4,000 tokens with a budget of 600, the budget's preference for short units is below 1 %.
+    """
+    rows = make_rows(tokenizer, 60, [4000], mean_word=1.0)
+    masked = masker_for(tokenizer, {"strategy": "span", "rate": 0.15}, with_boundaries=True)(rows)
+    unit, _ = draws(rows, masked, tokenizer)
+    sizes = torch.unique(unit, return_counts=True)[1]
+    assert len(sizes) > 8000
+    weights = torch.tensor([0.2 * 0.8**k for k in range(10)])
+    for length, expected in enumerate((weights / weights.sum()).tolist(), start=1):
+        share = float((sizes == length).double().mean())
+        assert abs(share - expected) < 4 * (expected * (1 - expected) / len(sizes)) ** 0.5, length
+    assert sizes.max() == 10
+    assert abs(float(sizes.double().mean()) - 3.797) < 4 * float(sizes.double().std()) / len(sizes) ** 0.5
+
+
+@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
+def test_nothing_of_the_input_is_changed(tokenizer: Tokenizer, strategy: str) -> None:
+    rows = make_rows(tokenizer, 20, [30, 5])
+    before = rows.map(torch.clone)
+    masker_for(tokenizer, {"strategy": strategy, "rate": 0.9})(rows)
+    compared = 0
+    for name, tensor in vars(before).items():
+        columns = tensor if isinstance(tensor, dict) else {name: tensor}
+        for column, held in columns.items():
+            if held is not None:
+                now = getattr(rows, name)
+                assert torch.equal(held, now[column] if isinstance(tensor, dict) else now), column
+                compared += 1
+    assert compared >= 10

@@ -1,0 +1,212 @@
+"""The same masks for any batch, order, rank, stop and device: what they depend on, and how they are computed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.masking.helpers import make_rows, masker_of
+from tests.masking.test_kernels import tensor_operations
+from unmask.masking import annotated_weights, budget, engine, flat, mixture, replacement, scored, units, weights
+from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.needs import needed_annotations
+from unmask.masking.settings import STRATEGIES
+from unmask.packing.rows import Rows
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+ALL = sorted(STRATEGIES)
+STATIC = [name for name in ALL if not hasattr(STRATEGIES[name]["weights"], "score")]  # that follow no model
+UNANNOTATED = [name for name in ALL if not needed_annotations(list(STRATEGIES[name].values()))]
+
+# What torch does alike on every device with floating-point numbers: conversions, splitting one into its exponent and
+# its mantissa, one product, rounding (and a number handed in). Each is exact or correctly rounded everywhere.
+SAME_EVERYWHERE = {"_to_copy", "frexp", "mul", "round", "lift_fresh", "detach"}
+
+
+def pieces(rows: Rows, masked: MaskedRows) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+    """What became of each document piece, by its key and length."""
+    found = {}
+    for ids, labels, numbers, keys in zip(
+        masked.input_ids, masked.labels, rows.segment_ids, rows.segment_keys, strict=True
+    ):
+        for number in range(int(numbers.max()) + 1):
+            inside = numbers == number
+            name = int(keys[inside][0]), int(inside.sum())
+            found[name] = ids[inside].tolist(), labels[inside].tolist()
+    return found
+
+
+def masked_by(masker: Masker, batches: Iterable[Any]) -> dict[Any, Any]:
+    """Pieces of batches of a stream, by epoch."""
+    found: dict[Any, Any] = {}
+    for batch in batches:
+        masked = pieces(batch.rows, masker(batch.rows, epoch=batch.epoch))
+        found |= {(batch.epoch, name): content for name, content in masked.items()}
+    return found
+
+
+@pytest.mark.parametrize("strategy", UNANNOTATED)
+def test_batches_of_any_size_and_a_resumed_stream(store: TokenStore, tokenizer: Tokenizer, strategy: str) -> None:
+    """One stream read by 3, by 16 and from a cursor amid the second epoch on: the pieces that both have are equal."""
+    masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
+    rows_an_epoch = sum(len(b.rows.input_ids) for b in _epoch(RowStream(store, tokenizer, length=48, seed=1)))
+    small = list(islice(RowStream(store, tokenizer, length=48, seed=1).batches(Cursor(), 3), rows_an_epoch // 2))
+    large = islice(RowStream(store, tokenizer, length=48, seed=1).batches(Cursor(), 16), rows_an_epoch // 10)
+    one, two = masked_by(masker, small), masked_by(masker, large)
+    assert {epoch for epoch, _ in one} == {epoch for epoch, _ in two} == {0, 1}
+    both = one.keys() & two.keys()
+    assert len(both) > 0.9 * min(len(one), len(two)) > 300
+    assert all(one[name] == two[name] for name in both)
+    stop = len(small) - 20
+    resumed = islice(RowStream(store, tokenizer, length=48, seed=1).batches(small[stop].cursor, 3), 19)
+    again = masked_by(masker_of(tokenizer, strategy=strategy, rate=0.3), resumed)
+    assert again == masked_by(masker, small[stop + 1 :])
+
+
+def _epoch(stream: RowStream) -> Iterable[Any]:
+    for batch in stream.batches(Cursor(), 16):
+        if batch.epoch:
+            return
+        yield batch
+
+
+@pytest.mark.parametrize("strategy", ALL)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_rows_shared_out_over_ranks(tokenizer: Tokenizer, strategy: str, ranks: int) -> None:
+    """Each rank with a masker of its own takes every n-th row; together they make the batch of one."""
+    rows = make_rows(tokenizer, 30, [20, 9])
+    whole = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows, epoch=1)
+    for rank in range(ranks):
+        part = rows.map(lambda tensor, rank=rank: tensor[rank::ranks])  # type: ignore[misc]
+        masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(part, epoch=1)
+        assert torch.equal(masked.input_ids, whole.input_ids[rank::ranks])
+        assert torch.equal(masked.labels, whole.labels[rank::ranks])
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+from pathlib import Path
+from tests.masking.test_same_everywhere import ALL, digest
+from unmask.tokens.tokenizer import load_tokenizer
+tokenizer = load_tokenizer(Path(sys.argv[1]))
+print(*(digest(tokenizer, strategy) for strategy in ALL))
+"""
+
+
+def digest(tokenizer: Tokenizer, strategy: str) -> str:
+    """Of what a strategy makes of some rows."""
+    masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(make_rows(tokenizer, 8, [40, 7]), epoch=3)
+    return hashlib.sha256(masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()).hexdigest()
+
+
+def test_another_process_masks_alike(tokenizer: Tokenizer, data_folder: Path) -> None:
+    """Whose hashes of strings are salted otherwise."""
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(data_folder / "tokenizer")]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.split() == [digest(tokenizer, strategy) for strategy in ALL]
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_the_plain_operations_of_devices_give_the_same_masks(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Tensor operations in place of compiled loops, and `where` and indexing, which GPUs use, in place of bits."""
+    rows = make_rows(tokenizer, 60, [50, 9, 1])
+    before = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows)
+    replaced = 0
+    for module in (annotated_weights, budget, engine, flat, mixture, replacement, scored, units, weights):
+        for name, plain in (("pick", torch.where), ("take", _indexed)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, plain)
+                replaced += 1
+    assert replaced >= 6
+    with tensor_operations():
+        after = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows)
+    assert torch.equal(after.input_ids, before.input_ids)
+    assert torch.equal(after.labels, before.labels)
+
+
+def _indexed(values: torch.Tensor, places_T: torch.Tensor) -> torch.Tensor:
+    return values[places_T]
+
+
+class FloatingPoint(TorchDispatchMode):
+    """Notes the operations that make floating-point numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += 1
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                self.seen.add(func.overloadpacket.__name__)
+        return result
+
+
+@pytest.mark.parametrize("strategy", STATIC)
+def test_static_masks_are_computed_in_integers(tokenizer: Tokenizer, strategy: str) -> None:
+    """With equal weights there is no floating-point number at all; with others only operations that cannot differ.
+
+    Tables over the vocabulary are made once, on the host; what is watched is the second batch.
+    """
+    rows = make_rows(tokenizer, 20, [50, 9])
+    masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
+    masker(rows)
+    with tensor_operations(), FloatingPoint() as watch:
+        masker(rows, epoch=1)
+    assert watch.count > 30
+    allowed = SAME_EVERYWHERE if strategy in ("frequency", "contextual", "syntax") else set()
+    assert watch.seen <= allowed, watch.seen - allowed
+    assert bool(watch.seen) == bool(allowed), "the watch would see them"
+
+
+def test_the_watch_sees_sums() -> None:
+    """Sums depend on their order, which devices choose: they must not pass for the same everywhere."""
+    with FloatingPoint() as watch:
+        torch.ones(3).cumsum(0)
+    assert "cumsum" in watch.seen - SAME_EVERYWHERE
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_the_host_never_waits_for_the_device(tokenizer: Tokenizer, strategy: str) -> None:
+    """On the `meta` device tensors have no values, so whatever asked for one would raise."""
+    rows = make_rows(tokenizer, 6, [20, 9])
+    masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
+    masker(rows)  # makes the tables over the vocabulary, on the host
+    nowhere = torch.device("meta")
+    masker._on_device[nowhere] = masker._on_device[torch.device("cpu")].to(nowhere)
+    masked = masker(rows.to(nowhere))
+    assert masked.input_ids.device == masked.labels.device == nowhere
+    assert masked.labels.shape == rows.shape
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        masked.labels.nonzero()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strategy", STATIC)
+def test_a_gpu_masks_as_a_cpu_does(tokenizer: Tokenizer, strategy: str) -> None:
+    """Bit for bit, over epochs and lengths; scores of a model are floating-point and not promised."""
+    masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
+    for lengths in ([50, 9, 1], [400], [1, 1]):
+        rows = make_rows(tokenizer, 64, lengths)
+        for epoch in range(5):
+            here, there = masker(rows, epoch=epoch), masker(rows.to(torch.device("cuda")), epoch=epoch)
+            assert torch.equal(here.input_ids, there.input_ids.cpu())
+            assert torch.equal(here.labels, there.labels.cpu())

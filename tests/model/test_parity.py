@@ -93,19 +93,6 @@ def test_padding_changes_nothing(make_model: MakeModel) -> None:
     assert found.isfinite().all()
 
 
-def test_long_rows_take_another_path_with_the_same_result(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unmask.model import parts
-
-    model = make_model()
-    ids = torch.randint(5, 190, (2, 60), generator=torch.Generator().manual_seed(0))
-    segments = torch.tensor([[0] * 40 + [1] * 20, [0] * 60])
-    explicit = all_logits(model, ids, segment_ids_BS=segments)
-    monkeypatch.setattr(parts, "EXPLICIT_ATTENTION_LENGTH", 16)
-    assert (explicit - all_logits(model, ids, segment_ids_BS=segments)).abs().max() < 1e-4
-
-
 def test_a_model_of_transformers_loads_here(tmp_path: Path) -> None:
     """The other direction, with a configuration that transformers wrote itself."""
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ import functools
 import torch
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.draw import take_units
 from unmask.masking.keys import KEY_BITS
 from unmask.masking.lines import put, take

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unmask.compiled import arrays, serves
 from unmask.hashing import longer, mix, token_in_word
 from unmask.masking.flat import FlatRows
 from unmask.masking.hash_set import HashSet
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.units import collocation_starts
 from unmask.masking.tables import Tables
 from unmask.settings import Settings

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix
 from unmask.masking.kernels import rows as row_kernels
 from unmask.masking.kernels import units as unit_kernels
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.lines import take
 from unmask.packing.rows import Rows
 

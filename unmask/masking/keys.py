@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.masking.kernels import keys as kernels
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.lines import take
 
 KEY_BITS = 31

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.errors import SettingsError
 from unmask.hashing import mix
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.draw import replaced
 from unmask.masking.lines import pick, take
 from unmask.settings import Settings

@@ -14,9 +14,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.hashing import mix
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.keys import cosines
 from unmask.masking.kernels.units import counts_in_segment
 from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys

@@ -14,11 +14,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from unmask.compiled import arrays, serves
 from unmask.hashing import GOLDEN, mix
 from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
-from unmask.masking.kernels.compiler import arrays, serves
 from unmask.masking.kernels.units import span_starts
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables

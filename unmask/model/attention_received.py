@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.model.attention import Attention
 from unmask.model.block import Block
 from unmask.model.encoder import Encoder
-from unmask.model.parts import Attention
 
 
 @torch.no_grad()
@@ -59,10 +59,8 @@ def attention_received(
 def _add(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Adds what the tokens receive in one layer. A sum over the segment's queries is 1 for an even share."""
     assert isinstance(module, Attention)
-    x_BSD, rotary, bias_B1SS = inputs
-    query_BHSK, key_BHSK, _ = module.project(x_BSD, rotary)
+    x_BSD, plan = inputs
+    query_BHSK, key_BHSK, _ = module.project(x_BSD, plan)
     scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
-    if bias_B1SS is not None:
-        scores_BHSS = scores_BHSS + bias_B1SS.float()
-    probabilities_BHSS = torch.softmax(scores_BHSS, dim=-1)
+    probabilities_BHSS = torch.softmax(scores_BHSS + plan.bias_B1SS, dim=-1)
     received_BS += (probabilities_BHSS.mean(1) * real_BS[:, :, None]).sum(1)

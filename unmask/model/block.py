@@ -8,8 +8,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from unmask.hashing import mix_ints
+from unmask.model.attention import Attention, Plan
 from unmask.model.config import EncoderConfig
-from unmask.model.parts import Attention, GatedMLP, Norm, PlainMLP, dropout
+from unmask.model.parts import GatedMLP, Norm, PlainMLP, dropout
 
 
 class Block(nn.Module):
@@ -32,21 +33,26 @@ class Block(nn.Module):
         self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=parts.bias)
 
     def forward(
-        self, x_BSD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias_B1SS: Tensor | None, seed: int | None = None
-    ) -> Tensor:
-        """[B, S, D] to [B, S, D].
+        self, x_BSD: Tensor, added_BSD: Tensor | None, plan: Plan, seed: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream, and what is still to be added to it: a norm does that on the way.
 
         Args:
-            x_BSD: The residual stream.
-            rotary, bias_B1SS: As for `Attention`.
+            x_BSD, added_BSD: What the block before has returned.
+            plan: As for `Attention`.
             seed: Of the dropout; None drops nothing.
         """
         seeds = (None, None) if seed is None else (mix_ints(seed, 0), mix_ints(seed, 1))
         if self.post_norm:
-            x_BSD = self.attention_norm(x_BSD + self._drop(self.attention(x_BSD, rotary, bias_B1SS), seeds[0]))
-            return self.mlp_norm(x_BSD + self._drop(self.mlp(x_BSD), seeds[1]))
-        x_BSD = x_BSD + self._drop(self.attention(self.attention_norm(x_BSD), rotary, bias_B1SS), seeds[0])
-        return x_BSD + self._drop(self.mlp(self.mlp_norm(x_BSD)), seeds[1])
+            assert isinstance(self.attention_norm, Norm)
+            _, x_BSD = self.attention_norm.of_sum(x_BSD, self._drop(self.attention(x_BSD, plan), seeds[0]))
+            return self.mlp_norm.of_sum(x_BSD, self._drop(self.mlp(x_BSD), seeds[1]))[1], None
+        normed_BSD = x_BSD
+        if isinstance(self.attention_norm, Norm):
+            x_BSD, normed_BSD = self.attention_norm.of_sum(x_BSD, added_BSD)
+        mixed_BSD = self._drop(self.attention(normed_BSD, plan), seeds[0])
+        x_BSD, normed_BSD = self.mlp_norm.of_sum(x_BSD, mixed_BSD)
+        return x_BSD, self._drop(self.mlp(normed_BSD), seeds[1])
 
     def _drop(self, x_BSD: Tensor, seed: int | None) -> Tensor:
         return dropout(x_BSD, self.dropout_rate, seed=seed)

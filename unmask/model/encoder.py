@@ -13,18 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from unmask.compiled import serves, use_threads_of_torch
 from unmask.errors import ModelError
 from unmask.hashing import mix_ints
+from unmask.model.attention import Plan, rotary_table
 from unmask.model.block import Block
 from unmask.model.boundary_head import BoundaryHead
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
 from unmask.model.label_head import LabelHead
 from unmask.model.pair_head import PairHead
-from unmask.model.parts import Norm, dropout, rotary_table
-
-# What a block needs to know of a batch: rotary angles (None: positions are learned) and who attends to whom.
-Plan = tuple[tuple[Tensor, Tensor] | None, Tensor | None]
+from unmask.model.parts import Norm, dropout
 
 
 class Encoder(nn.Module):
@@ -49,7 +48,7 @@ class Encoder(nn.Module):
         self.token_types = None if num_types is None else nn.Parameter(torch.empty(num_types, hidden))
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.blocks = nn.ModuleList(Block(config, first=layer == 0) for layer in range(config.num_layers))
-        self.final_norm = nn.Identity() if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.final_norm = None if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
 
     def forward(
         self,
@@ -81,6 +80,8 @@ class Encoder(nn.Module):
                 f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
             )
         seed = self._seed(dropout_seed)
+        if serves(self.tokens):
+            use_threads_of_torch()
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
@@ -91,13 +92,15 @@ class Encoder(nn.Module):
         }
         x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
         x_BSD = dropout(x_BSD, self.config.dropout, seed=seed)
+        added_BSD = None
         for layer, block in enumerate(self.blocks):
-            inputs = (x_BSD, *plans[self.config.is_global(layer)], None if seed is None else mix_ints(seed, layer))
+            plan = plans[self.config.is_global(layer)]
+            inputs = (x_BSD, added_BSD, plan, None if seed is None else mix_ints(seed, layer))
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x_BSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+                x_BSD, added_BSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_BSD = block(*inputs)
-        return self.final_norm(x_BSD)
+                x_BSD, added_BSD = block(*inputs)
+        return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
 
     def _seed(self, dropout_seed: int | None) -> int | None:
         """The seed where something is dropped."""
@@ -125,36 +128,16 @@ class Encoder(nn.Module):
         return self.norm(x_BSD.to(self.compute_dtype))
 
     def _plan(self, segment_ids_BS: Tensor, position_ids_BS: Tensor, *, is_global: bool) -> Plan:
-        rotary = self.config.rotary
+        rotary, num_heads = self.config.rotary, self.config.num_heads
+        segment_ids_BS = segment_ids_BS.to(torch.int32)
         if rotary is None:
-            return None, attention_bias(segment_ids_BS, window=None, dtype=self.compute_dtype)
-        cos, sin = rotary_table(
+            return Plan(segment_ids_BS, num_heads, None, None)
+        angles = rotary_table(
             position_ids_BS,
-            head_dim=self.config.hidden_size // self.config.num_heads,
+            head_dim=self.config.hidden_size // num_heads,
             theta=rotary.global_rope_theta if is_global else rotary.local_rope_theta,
         )
-        window = None if is_global else rotary.local_window // 2
-        bias_B1SS = attention_bias(segment_ids_BS, window=window, dtype=self.compute_dtype)
-        return (cos.to(self.compute_dtype), sin.to(self.compute_dtype)), bias_B1SS
-
-
-def attention_bias(segment_ids_BS: Tensor, *, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    """Who may attend to whom: tokens of the same segment, at most `window` positions away.
-
-    Returns:
-        [B, 1, S, S]: 0 or minus infinity. Padding attends to padding, so that no line is all minus infinity. On CPUs
-        None where all may attend to all; elsewhere asking for it would wait for the device.
-    """
-    length = segment_ids_BS.shape[1]
-    limited = window is not None and length > window + 1
-    if not limited and segment_ids_BS.device.type == "cpu" and bool((segment_ids_BS == segment_ids_BS[:, :1]).all()):
-        return None
-    allowed = segment_ids_BS[:, :, None] == segment_ids_BS[:, None, :]
-    if window is not None and limited:
-        place = torch.arange(length, device=segment_ids_BS.device)
-        allowed = allowed & ((place[:, None] - place[None, :]).abs() <= window)
-    bias = torch.zeros(allowed.shape, dtype=dtype, device=segment_ids_BS.device)
-    return bias.masked_fill_(~allowed, float("-inf"))[:, None]
+        return Plan(segment_ids_BS, num_heads, None if is_global else rotary.local_window // 2, angles)
 
 
 class MaskedLM(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from unmask.model.config import EncoderConfig
 from unmask.model.loss import Losses, losses_of_decoder
-from unmask.model.parts import ACTIVATIONS, Linear, Norm
+from unmask.model.parts import Activated, Linear, Norm
 
 
 class MLMHead(nn.Module):
@@ -20,7 +20,7 @@ class MLMHead(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         parts, hidden = config.parts, config.hidden_size
-        self.activation = ACTIVATIONS["gelu" if parts.gelu_head else config.activation]
+        self.activation = Activated("gelu" if parts.gelu_head else config.activation)
         self.dense = Linear(hidden, hidden, bias=parts.bias)
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.compiled import arrays, serves
+from unmask.model.kernels import losses as kernels
+
 IGNORED = -100
 _CHUNK = 1 << 19  # logits in float32 that are worked on at once: they stay in the processor's cache
 
@@ -86,19 +89,14 @@ class _DecoderLoss(torch.autograd.Function):
             scale_N = scale_N * weights_N
         each_N = torch.empty(len(x_ND), dtype=torch.float32, device=x_ND.device)
         wrong_N = torch.empty(len(x_ND), dtype=torch.bool, device=x_ND.device)
-        target_N1 = targets_N.clamp(min=0)[:, None]
-        rows = max(1, _CHUNK // logits_NV.shape[1])
-        for begin in range(0, len(x_ND), rows):
-            part = slice(begin, begin + rows)
-            p_nV, scale_n1 = logits_NV[part] + bias_V, scale_N[part, None]
-            largest_n1 = p_nV.amax(1, keepdim=True)
-            right_n1 = p_nV.gather(1, target_N1[part])
-            sum_n1 = p_nV.sub_(largest_n1).exp_().sum(1, keepdim=True)
-            each_N[part] = (sum_n1.log() + largest_n1 - right_n1)[:, 0]
-            wrong_N[part] = (right_n1 < largest_n1)[:, 0]
-            p_nV.mul_(scale_n1 / sum_n1).scatter_add_(1, target_N1[part], -scale_n1)
-            logits_NV[part] = p_nV
-        each_N *= targets_N >= 0
+        if serves(logits_NV):
+            kernels.losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
+        else:
+            rows = max(1, _CHUNK // logits_NV.shape[1])
+            for given in zip(
+                *(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True
+            ):
+                _losses_of_part(bias_V, *given)
         ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits
         ctx.mark_non_differentiable(each_N, wrong_N)
         return (each_N if weights_N is None else each_N * weights_N).sum(), each_N, wrong_N
@@ -106,10 +104,21 @@ class _DecoderLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, tokens_VD, gradient_NV = ctx.saved_tensors
-        return (
-            (gradient_NV @ tokens_VD).mul_(factor),
-            (gradient_NV.T @ x_ND).mul_(factor),
-            gradient_NV.sum(0, dtype=torch.float32) * factor,
-            None,
-            None,
-        )
+        of_x = (gradient_NV @ tokens_VD).mul_(factor)
+        of_tokens = (gradient_NV.T @ x_ND).mul_(factor)
+        of_bias = (gradient_NV.new_ones(1, len(x_ND)) @ gradient_NV)[0].float().mul_(factor)  # a sum, in one pass
+        return of_x, of_tokens, of_bias, None, None
+
+
+def _losses_of_part(
+    bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
+) -> None:
+    """Of some rows: what `unmask.model.kernels.losses` does on CPUs."""
+    p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
+    largest_N1 = p_NV.amax(1, keepdim=True)
+    right_N1 = p_NV.gather(1, targets_N1)
+    sum_N1 = p_NV.sub_(largest_N1).exp_().sum(1, keepdim=True)
+    each_N.copy_((sum_N1.log() + largest_N1 - right_N1)[:, 0] * (targets_N >= 0))
+    wrong_N.copy_((right_N1 < largest_N1)[:, 0] & (targets_N >= 0))
+    p_NV.mul_(scale_N1 / sum_N1).scatter_add_(1, targets_N1, -scale_N1)
+    logits_NV.copy_(p_NV)

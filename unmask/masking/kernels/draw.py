@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unmask.masking.kernels.compiler import compiled
+from unmask.compiled import compiled
 from unmask.masking.kernels.hashing import mix
 from unmask.masking.kernels.rows import Bools, Ints
 

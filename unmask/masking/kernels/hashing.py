@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from unmask.compiled import compiled
 from unmask.hashing import GOLDEN
-from unmask.masking.kernels.compiler import compiled
 
 _MULTIPLY_1 = -4658895280553007687
 _MULTIPLY_2 = -7723592293110705685

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.masking.kernels.compiler import compiled
+from unmask.compiled import compiled
 from unmask.masking.kernels.rows import Bools, Ints
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.compiled import compiled
 from unmask.hashing import GOLDEN
-from unmask.masking.kernels.compiler import compiled
 from unmask.masking.kernels.hashing import mix
 
 Ints = NDArray[np.int64]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from unmask.compiled import compiled
 from unmask.hashing import GOLDEN
-from unmask.masking.kernels.compiler import compiled
 from unmask.masking.kernels.hashing import longer, mix, token_in_word
 from unmask.masking.kernels.rows import Bools, Ints
 

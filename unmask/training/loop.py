@@ -12,6 +12,7 @@ from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
 from unmask.packing.stream import RowStream
 from unmask.training.budget import Budget, Spent
+from unmask.training.hardware import keep_freed_memory
 from unmask.training.memory import step_that_fits
 from unmask.training.objectives import Objective
 from unmask.training.settings import TrainingSettings
@@ -81,6 +82,8 @@ def train(
     """
     budget = Budget.of(settings)
     device = state.model.encoder.tokens.device
+    if device.type == "cpu":
+        keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
     state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens

@@ -1,6 +1,6 @@
 """Tokens a second: our masker and collator against transformers' DataCollatorForLanguageModeling.
 
-    python benchmarks/masking.py [--rounds 9] [--threads 2] [--clock wall] [--out TABLE.md]
+    python benchmarks/masking.py [--rounds 9] [--threads 2] [--clock wall] [--table PAGE]
 
 The same rows for both, in alternation, in one process; a round is as many calls as take about half a second; what
 stands in the table is the median over rounds. `--clock cpu` counts the process's time on all cores instead of the
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tables import write_table
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from unmask import MaskingCollator, count_tokens
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="page whose table `masking` is rewritten")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     warnings.simplefilter("ignore")
@@ -219,8 +220,8 @@ def main() -> None:
                 compared = f"{theirs:.2f} | {ratio:.1f}x" if ratio is not None else "- | -"
                 lines.append(f"| `{strategy}` | {length:,} | {what} | {ours:.1f} | {compared} | {goal} |")
                 print(lines[-1], f" load {os.getloadavg()[0]:.2f}", flush=True)
-    if asked.out:
-        asked.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if asked.table:
+        write_table(asked.table, "masking", lines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""Tables of docs/benchmarks.md: each stands between two marks and is rewritten by the benchmark that makes it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers", "numba")
+
+
+def write_table(page: Path, name: str, lines: list[str]) -> None:
+    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made."""
+    command = " ".join([Path(sys.executable).name, *sys.argv])
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    made = f"{datetime.date.today()}, {_processor()}, {os.cpu_count()} cores, {versions}."
+    text = "\n".join([f"<!-- {name} -->", "```", command, "```", "", made, "", *lines, f"<!-- end {name} -->"])
+    old = page.read_text(encoding="utf-8")
+    new, found = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
+    if not found:
+        sys.exit(f"{page} has no place for {name}: put <!-- {name} --> and <!-- end {name} --> where it belongs")
+    page.write_text(new, encoding="utf-8")
+
+
+def _processor() -> str:
+    """The processor's name, and whether it multiplies bf16."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    text = info.read_text(encoding="utf-8")
+    name = re.search(r"model name\s*:\s*(.*)", text)
+    return (name.group(1) if name else platform.machine()) + (" with AMX" if "amx_bf16" in text else "")

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from unmask.compiled import arrays
-from unmask.model.kernels import activations, heads, norms
+from unmask.model.kernels import heads, norms
+from unmask.model.kernels.activations import LOOPS
 from unmask.model.tiles import Tile
 
 KEPT_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
@@ -79,7 +80,7 @@ def activate(into: Tensor, kind: str, *, gated: bool) -> Tensor:
     Returns:
         [..., I].
     """
-    result: Tensor = _Activate.apply(into, activations.KINDS[kind], gated)
+    result: Tensor = _Activate.apply(into, kind, gated)
     return result
 
 
@@ -87,12 +88,12 @@ class _Activate(torch.autograd.Function):
     """See `activate`."""
 
     @staticmethod
-    def forward(ctx: Any, into: Tensor, kind: int, gated: bool) -> Tensor:
+    def forward(ctx: Any, into: Tensor, kind: str, gated: bool) -> Tensor:
         width = into.shape[-1] // 2 if gated else into.shape[-1]
         out = into.new_empty(*into.shape[:-1], width)
-        activations.activate(kind, *arrays(into.reshape(-1, into.shape[-1]), out.view(-1, width)))
+        loop, ctx.backward_loop = LOOPS[kind]
+        loop(*arrays(into.reshape(-1, into.shape[-1]), out.view(-1, width)))
         ctx.save_for_backward(into)
-        ctx.kind = kind
         return out
 
     @staticmethod
@@ -100,7 +101,7 @@ class _Activate(torch.autograd.Function):
         (into,) = ctx.saved_tensors
         result = torch.empty_like(into, memory_format=torch.contiguous_format)
         lines = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (gradient, into, result))
-        activations.activate_backward(ctx.kind, *arrays(*lines))
+        ctx.backward_loop(*arrays(*lines))
         return result, None, None
 
 

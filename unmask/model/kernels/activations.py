@@ -5,6 +5,7 @@ Arrays: T = positions in a line, I = intermediate size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,6 @@ from numba import prange
 
 from unmask.compiled import inlined, parallel
 from unmask.model.kernels.floats import exp, load, store
-
-KINDS = {"gelu": 0, "gelu_pytorch_tanh": 1, "silu": 2, "relu2": 3}
 
 
 @inlined
@@ -76,34 +75,82 @@ def _line_backward(activation: Any, gradient: Any, x: Any, gate: Any, of_x: Any,
             store(of_x, i, load(gradient[i]) * activation(load(x[i]))[1])
 
 
-@parallel
-def activate(kind: int, into_T: Any, out_TI: Any) -> None:
-    """What is activated is the first half of `into_T`, and its second half is the gate; or all of it without one."""
-    num, width = out_TI.shape
-    for t in prange(num):
-        x, gate, out = into_T[t, :width], into_T[t, width:], out_TI[t]
-        if kind == 0:
-            _line(_gelu, x, gate, out)
-        elif kind == 1:
-            _line(_gelu_tanh, x, gate, out)
-        elif kind == 2:
-            _line(_silu, x, gate, out)
-        else:
-            _line(_relu2, x, gate, out)
+# A loop for each kind, since loops are compiled as a whole: a model's own kind is all that costs time.
 
 
 @parallel
-def activate_backward(kind: int, gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    """The gradient of `into_T`, from that of the result; the activation is computed again."""
-    num, width = gradient_TI.shape
-    for t in prange(num):
-        gradient, x, gate = gradient_TI[t], into_T[t, :width], into_T[t, width:]
-        of_x, of_gate = result_T[t, :width], result_T[t, width:]
-        if kind == 0:
-            _line_backward(_gelu, gradient, x, gate, of_x, of_gate)
-        elif kind == 1:
-            _line_backward(_gelu_tanh, gradient, x, gate, of_x, of_gate)
-        elif kind == 2:
-            _line_backward(_silu, gradient, x, gate, of_x, of_gate)
-        else:
-            _line_backward(_relu2, gradient, x, gate, of_x, of_gate)
+def gelu(into_T: Any, out_TI: Any) -> None:
+    """x times the normal distribution's integral."""
+    width = out_TI.shape[1]
+    for t in prange(len(out_TI)):
+        _line(_gelu, into_T[t, :width], into_T[t, width:], out_TI[t])
+
+
+@parallel
+def gelu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
+    """Its gradient."""
+    width = gradient_TI.shape[1]
+    for t in prange(len(gradient_TI)):
+        into, result = into_T[t], result_T[t]
+        _line_backward(_gelu, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
+
+
+@parallel
+def gelu_tanh(into_T: Any, out_TI: Any) -> None:
+    """GELU by tanh."""
+    width = out_TI.shape[1]
+    for t in prange(len(out_TI)):
+        _line(_gelu_tanh, into_T[t, :width], into_T[t, width:], out_TI[t])
+
+
+@parallel
+def gelu_tanh_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
+    """Its gradient."""
+    width = gradient_TI.shape[1]
+    for t in prange(len(gradient_TI)):
+        into, result = into_T[t], result_T[t]
+        _line_backward(_gelu_tanh, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
+
+
+@parallel
+def silu(into_T: Any, out_TI: Any) -> None:
+    """x times its sigmoid."""
+    width = out_TI.shape[1]
+    for t in prange(len(out_TI)):
+        _line(_silu, into_T[t, :width], into_T[t, width:], out_TI[t])
+
+
+@parallel
+def silu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
+    """Its gradient."""
+    width = gradient_TI.shape[1]
+    for t in prange(len(gradient_TI)):
+        into, result = into_T[t], result_T[t]
+        _line_backward(_silu, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
+
+
+@parallel
+def relu2(into_T: Any, out_TI: Any) -> None:
+    """The square of what is positive."""
+    width = out_TI.shape[1]
+    for t in prange(len(out_TI)):
+        _line(_relu2, into_T[t, :width], into_T[t, width:], out_TI[t])
+
+
+@parallel
+def relu2_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
+    """Its gradient."""
+    width = gradient_TI.shape[1]
+    for t in prange(len(gradient_TI)):
+        into, result = into_T[t], result_T[t]
+        _line_backward(_relu2, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
+
+
+# What is activated is the first half of a line of `into_T`, and its second half is the gate; or all of it without one.
+# A backward pass computes the activation again.
+LOOPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "gelu": (gelu, gelu_backward),
+    "gelu_pytorch_tanh": (gelu_tanh, gelu_tanh_backward),
+    "silu": (silu, silu_backward),
+    "relu2": (relu2, relu2_backward),
+}

@@ -25,6 +25,8 @@ KINDS: list[dict[str, Any]] = [
     *({"strategy": name} for name in STRATEGIES),
     {"strategy": "span", "units": {"kind": "span", "p": 0.9, "max_words": 100}},
     {"strategy": "span", "units": {"kind": "span", "p": 0.01, "max_words": 1}},
+    {"units": {"kind": "span", "lengths": "uniform", "max_words": 5, "of": "tokens"}},
+    {"units": {"kind": "span", "lengths": [1, 0, 2]}, "weights": {"kind": "band", "low": 100, "high": 5000}},
     {"strategy": "whole_word", "least_one": True, "rate": 0.01},
     {"strategy": "whole_word", "rate": 0.99},
     {"strategy": "random", "rate": {"kind": "uniform", "low": 0.01, "high": 0.99}},

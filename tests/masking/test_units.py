@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.masking.helpers import make_rows, word_numbers
@@ -10,6 +11,7 @@ from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import UniformWeights
 from unmask.packing.rows import Rows
+from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -77,3 +79,31 @@ def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) 
 def test_another_epoch_tiles_otherwise(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 5, [200])
     assert span_lengths_in_words(rows, key=1) != span_lengths_in_words(rows, key=2)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [("uniform", [0.25] * 4), ((1.0, 0.0, 3.0), [0.25, 0.0, 0.75]), ("geometric", [0.5 / 0.9375, 0.25 / 0.9375])],
+)
+def test_lengths_of_spans_are_chosen(lengths: str | tuple[float, ...], expected: list[float]) -> None:
+    units = SpanUnits(lengths=lengths, p=0.5, max_words=4)  # type: ignore[arg-type]
+    shares = torch.diff(torch.tensor([0, *units.thresholds()]).double()) / 2**32
+    assert shares[: len(expected)].tolist() == pytest.approx(expected, abs=1e-9)
+    assert units.longest == len(shares)
+
+
+def test_spans_of_tokens_begin_within_words(tokenizer: Tokenizer) -> None:
+    """All spans are of two tokens; words here have five."""
+    rows = make_rows(tokenizer, 3, [40], mean_word=1e9)
+    settings = validated(
+        MaskingSettings, {"units": {"kind": "span", "of": "tokens", "lengths": [0, 1]}, "rate": 0.5}, where="x"
+    )
+    target = Masker(settings, tokenizer)(rows).labels[:, 1:41] >= 0
+    assert torch.equal(target[:, ::2], target[:, 1::2])
+    assert 0 < target.double().mean() < 1
+
+
+def test_lengths_that_say_nothing_are_an_error() -> None:
+    for lengths in ((), (0.0, 0.0), (1.0,) * 101):
+        with pytest.raises(ValueError, match="lengths are 'geometric', 'uniform', or up to 100 numbers"):
+            SpanUnits(lengths=lengths)

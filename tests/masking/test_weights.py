@@ -16,7 +16,8 @@ from unmask.masking.scored import CentralityWeights, TfIdfWeights, _counts_in_se
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
-from unmask.masking.weights import FrequencyWeights
+from unmask.masking.weights import BandWeights, FrequencyWeights
+from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -153,3 +154,38 @@ def test_a_table_that_is_missing_is_named(tokenizer: Tokenizer, kind: str, messa
     settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}})
     with pytest.raises(SettingsError, match=message):
         Masker(settings, tokenizer)(make_rows(tokenizer, 2, [5]))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside"),
+    [({"low": 100_000.0, "high": None}, [0, 1]), ({"low": None, "high": 100_000.0}, [2, 3]),
+     ({"low": 90_000.0, "high": 400_000.0}, [1, 2])],
+)  # fmt: skip
+def test_tokens_of_a_band_of_frequency_come_first(bounds: dict[str, float | None], inside: list[int]) -> None:
+    """Counts of 50, 30, 9 and 5 in 94; a unit counts by its rarest token."""
+    frequencies = torch.tensor([500, 300, 90, 50])
+    weights = BandWeights(**bounds, outside=1e-6)  # type: ignore[arg-type]
+    table = weights._table(Tables(4, frequencies))
+    assert torch.nonzero(table == 0).flatten().tolist() == inside
+    assert (table[[i for i in range(4) if i not in inside]] < -19 * 2**18).all()
+
+
+def test_a_band_that_holds_nothing_or_everything_is_an_error() -> None:
+    with pytest.raises(ValueError, match="low 5 is not below high 3"):
+        BandWeights(low=5.0, high=3.0)
+    with pytest.raises(ValueError, match="holds everything; give one of them, or kind = 'uniform'"):
+        BandWeights(high=None)
+
+
+def test_a_band_is_masked_before_all_others(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 200, [100])
+    frequencies = torch.from_numpy(frequencies_of(tokenizer))
+    low = float(frequencies.sort(descending=True).values[40] / frequencies.sum() * 1e6)
+    settings = validated(
+        MaskingSettings,
+        {"weights": {"kind": "band", "low": low, "high": None, "outside": 1e-6}, "rate": 0.1},
+        where="x",
+    )
+    labels = Masker(settings, tokenizer, tables=Tables(tokenizer.vocab_size, frequencies))(rows).labels
+    common = frequencies >= frequencies.sort(descending=True).values[40]
+    assert common[labels[labels >= 0]].double().mean() > 0.99, "a fifth of the text is in the band, and a tenth masked"

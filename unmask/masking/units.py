@@ -8,10 +8,10 @@ Shape suffixes: T = all positions of a batch in a line (B rows x S positions); W
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.compiled import arrays, serves
@@ -23,6 +23,8 @@ from unmask.masking.kernels.units import span_starts
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
+
+LONGEST_SPAN = 100
 
 
 class Units(Protocol):
@@ -66,14 +68,16 @@ class WordUnits(Settings):
 
 
 class SpanUnits(Settings):
-    """Random spans of whole words: the row is tiled with lengths from a truncated geometric distribution.
+    """Random spans of whole words, or of tokens: the row is tiled with lengths from a distribution.
 
     Tiles cannot overlap, so no token is masked twice, and drawing tiles uniformly keeps the lengths' distribution
     (the last tile of a segment may be cut short by its end).
 
     Attributes:
+        of: What spans consist of: `words`, or `tokens`, whatever words these belong to.
+        lengths: `geometric`, `uniform` from 1 to `max_words`, or how likely the lengths 1, 2, ... are (in any scale).
         p: Of the geometric distribution.
-        max_words: Longest span; the distribution is cut there and renormalised.
+        max_words: Longest span; the distribution is cut there and renormalised. Given probabilities say it themselves.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.1: p = 0.2, at most 10 words, mean 3.8. There, spans start
     anywhere and are drawn until the budget is full; here they tile the row.
@@ -81,12 +85,31 @@ class SpanUnits(Settings):
 
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["span"] = "span"
+    of: Literal["words", "tokens"] = "words"
+    lengths: Literal["geometric", "uniform"] | tuple[Annotated[float, Field(ge=0.0)], ...] = "geometric"
     p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    max_words: Annotated[int, Field(ge=1, le=100)] = 10
+    max_words: Annotated[int, Field(ge=1, le=LONGEST_SPAN)] = 10
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not isinstance(self.lengths, str) and not (sum(self.lengths) > 0.0 and len(self.lengths) <= LONGEST_SPAN):
+            raise ValueError(
+                f"lengths are 'geometric', 'uniform', or up to {LONGEST_SPAN} numbers that say how likely the lengths "
+                f"1, 2, ... are, not all of them 0; there are {len(self.lengths)}"
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        """Words (or tokens) of the longest span."""
+        return self.max_words if isinstance(self.lengths, str) else len(self.lengths)
 
     def thresholds(self) -> list[int]:
         """Upper ends of the lengths 1, 2, ... on a scale of 2**32."""
-        weights = [self.p * (1.0 - self.p) ** k for k in range(self.max_words)]
+        if self.lengths == "geometric":
+            weights = [self.p * (1.0 - self.p) ** k for k in range(self.max_words)]
+        else:
+            weights = [1.0] * self.max_words if self.lengths == "uniform" else list(self.lengths)
         total, ends, before = sum(weights), [], 0.0
         for weight in weights:
             before += weight
@@ -99,7 +122,7 @@ class SpanUnits(Settings):
         A length is drawn at every word. From the segment's begin on, the k-th length drawn is that of the k-th tile,
         so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
         """
-        word_T = rows.word_starts_T & rows.maskable_T
+        word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
         ends = torch.tensor(self.thresholds(), device=word_T.device)
         if serves(word_T):
             return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))

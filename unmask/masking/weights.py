@@ -9,9 +9,11 @@ Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+import math
+from typing import Annotated, Literal, Protocol, Self
 
-from pydantic import Field
+import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
@@ -83,9 +85,57 @@ class FrequencyWeights(Settings):
         return fixed_log2(counts_V.cpu().double().pow(-abs(self.exponent))).to(counts_V.device)
 
 
+class BandWeights(Settings):
+    """Tokens whose corpus frequency lies within a band come first; a unit counts by its rarest token.
+
+    Attributes:
+        low, high: Occurrences per million tokens of the corpus, from and up to which a token is in the band; None: no
+            bound on that side.
+        outside: Weight of the units outside, where those within have 1.
+
+    Source: ours, for frequency thresholds as in stop-word lists (a `high`) and minimum counts (a `low`).
+    """
+
+    kind: Literal["band"] = "band"
+    low: Annotated[float, Field(ge=0.0)] | None = None
+    high: Annotated[float, Field(gt=0.0)] | None = 1000.0
+    outside: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        if self.low is None and self.high is None:
+            raise ValueError("a band without low and high holds everything; give one of them, or kind = 'uniform'")
+        return self
+
+    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """Keys by whether the rarest token of each unit is in the band."""
+        rank_V = tables.derived("ranks of frequency", lambda: _ranks(tables))
+        log2_V = tables.derived(self, lambda: self._table(tables))
+        rarest_T = units.largest(take(rank_V, rows.input_ids_T))  # the rarest has the largest rank
+        return weighted_keys(rows.bits_T, take(log2_V, rarest_T))
+
+    def _table(self, tables: Tables) -> Tensor:
+        """Logarithms of weights by rank of frequency."""
+        counts_V = tables.frequencies("weights of kind band")
+        sorted_V = torch.sort(counts_V.cpu().double(), descending=True, stable=True).values
+        per_million = sorted_V / sorted_V.sum().clamp(min=1.0) * 1e6
+        within = (per_million >= (self.low or 0.0)) & (per_million < (math.inf if self.high is None else self.high))
+        return fixed_log2(torch.where(within, 1.0, self.outside)).to(counts_V.device)
+
+
+def _ranks(tables: Tables) -> Tensor:
+    """[V], int64: place of each id among all, the commonest first."""
+    counts_V = tables.frequencies("weights of kind band")
+    order_V = torch.sort(counts_V.cpu(), descending=True, stable=True).indices
+    return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V))).to(counts_V.device)
+
+
 AnyWeights = Annotated[
     UniformWeights
     | FrequencyWeights
+    | BandWeights
     | InformativeWeights
     | FirstWeights
     | PosWeights

@@ -138,19 +138,26 @@ class CentralityWeights(Settings):
     """How close a word's meaning is to that of its document: the cosine between their embeddings.
 
     Attributes:
+        encoder: Folder of an encoder (of transformers or sentence-transformers) whose input embeddings are taken; None:
+            those of the model being trained.
         strength: Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1);
             negative prefers words that stand apart.
 
     Source: ours, after the centrality of sentences in summarisation (Radev et al. 2004), with embeddings of words.
     """
 
-    score: ClassVar[str] = "embedding"
     kind: Literal["centrality"] = "centrality"
+    encoder: str | None = None
     strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
+
+    @property
+    def score(self) -> str | None:
+        """The score of the model being trained that it follows."""
+        return "embedding" if self.encoder is None else None
 
     def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """Keys weighted by the cosine; equal weights before there are embeddings."""
-        if tables.has_no_scores_yet:
+        if self.encoder is None and tables.has_no_scores_yet:
             return uniform_keys(rows.bits_T)
         table_VD = tables.derived(self, lambda: self._table(tables))
         if serves(table_VD):
@@ -162,7 +169,9 @@ class CentralityWeights(Settings):
 
     def _table(self, tables: Tables) -> Tensor:
         """Embeddings in integers: their sums, and so cosines and masks, are the same in any order of adding."""
-        table_VD = tables.score(self.score, "weights of kind centrality").double()
+        wanted_by = "weights of kind centrality"
+        table = tables.score("embedding", wanted_by) if self.encoder is None else tables.embedding(wanted_by)
+        table_VD = table.double()
         largest = table_VD.abs().max().clamp(min=1e-12)
         return (table_VD / largest * _EMBEDDING_SCALE).round().to(torch.int64)
 

@@ -43,6 +43,7 @@ class Tables:
         scores: What a model made of the vocabulary.
         collocations: Hashes of a lexicon's collocations (`unmask.hashing.longer`).
         informativeness_V: float: how much each token tells of its neighbours; from a lexicon.
+        embedding_VD: float: embeddings that do not change, of an encoder outside of the training.
         labels: By column of annotation, the names of its labels; a label's number is its place, counted from 1.
     """
 
@@ -53,6 +54,7 @@ class Tables:
     scores: Scores | None = None
     collocations: HashSet | None = None
     informativeness_V: Tensor | None = None
+    embedding_VD: Tensor | None = None
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -117,6 +119,19 @@ class Tables:
             raise SettingsError(f"{wanted_by} need how informative each of the {self.vocab_size} ids is; {_LEXICON}")
         return self.informativeness_V
 
+    def embedding(self, wanted_by: str) -> Tensor:
+        """Embeddings of an encoder outside of the training.
+
+        Raises:
+            SettingsError: There are none, or they are of another vocabulary.
+        """
+        if self.embedding_VD is None or len(self.embedding_VD) != self.vocab_size:
+            raise SettingsError(
+                f"{wanted_by} with an encoder need its embeddings of each of the {self.vocab_size} ids: Tables(..., "
+                "embedding_VD=...); training and the audit read them from the encoder's folder"
+            )
+        return self.embedding_VD
+
     def labels_of(self, column: str, wanted_by: str) -> Sequence[str]:
         """The names of a column's labels.
 
@@ -156,5 +171,6 @@ class Tables:
             scores=scores,
             collocations=None if self.collocations is None else self.collocations.to(device),
             informativeness_V=move(self.informativeness_V),
+            embedding_VD=move(self.embedding_VD),
             _derived={name: table.to(device) for name, table in self._derived.items()},
         )

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.lexicon.lexicon import Lexicon
-from unmask.masking.scored import AnchorWeights, TfIdfWeights
+from unmask.masking.scored import AnchorWeights, CentralityWeights, TfIdfWeights
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import Tables
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.lexicon import obtain_lexicon, with_lexicon
 from unmask.pretraining.reporter import Reporter
+from unmask.pretraining.word_embeddings import word_embeddings
 from unmask.tokens.manifest import load_manifest
 from unmask.tokens.statistics import document_frequencies
 from unmask.training.scores import ScoreBoard
@@ -43,6 +44,9 @@ def masking_tables(
     if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
         documents = document_frequencies(data.train, data.manifest.vocab_size)
         tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
+    for weights in all_weights(settings):
+        if isinstance(weights, CentralityWeights) and weights.encoder is not None:
+            tables = replace(tables, embedding_VD=word_embeddings(Path(weights.encoder), data.tokenizer))
     lexicon = obtain_lexicon(settings, own_lexicon, data, reporter)
     return tables if lexicon is None else with_lexicon(tables, lexicon), lexicon
 

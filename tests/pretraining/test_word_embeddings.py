@@ -52,7 +52,7 @@ def test_what_is_no_encoder_is_named(encoder: Path, tokenizer: Tokenizer) -> Non
     with pytest.raises(SettingsError, match=r"has no tokenizer\.json; name the folder of an encoder"):
         word_embeddings(encoder.parent, tokenizer)
     save_file({"something": torch.zeros(2)}, encoder / "model.safetensors")
-    with pytest.raises(SettingsError, match="has 0 tables of embeddings"):
+    with pytest.raises(SettingsError, match="has 0 tables of word embeddings"):
         word_embeddings(encoder, tokenizer)
     (encoder / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(SettingsError, match=r"model\.safetensors cannot be read"):

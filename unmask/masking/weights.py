@@ -9,7 +9,6 @@ Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal, Protocol, Self
 
 import torch
@@ -89,24 +88,21 @@ class BandWeights(Settings):
     """Tokens whose corpus frequency lies within a band come first; a unit counts by its rarest token.
 
     Attributes:
-        low, high: Occurrences per million tokens of the corpus, from and up to which a token is in the band; None: no
-            bound on that side.
+        low, high: Occurrences per million tokens of the corpus, from and up to which a token is in the band.
         outside: Weight of the units outside, where those within have 1.
 
     Source: ours, for frequency thresholds as in stop-word lists (a `high`) and minimum counts (a `low`).
     """
 
     kind: Literal["band"] = "band"
-    low: Annotated[float, Field(ge=0.0)] | None = None
-    high: Annotated[float, Field(gt=0.0)] | None = 1000.0
+    low: Annotated[float, Field(ge=0.0)] = 0.0
+    high: Annotated[float, Field(gt=0.0, le=1e6)] = 1000.0
     outside: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.low is not None and self.high is not None and self.low >= self.high:
+        if self.low >= self.high:
             raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
-        if self.low is None and self.high is None:
-            raise ValueError("a band without low and high holds everything; give one of them, or kind = 'uniform'")
         return self
 
     def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
@@ -121,7 +117,7 @@ class BandWeights(Settings):
         counts_V = tables.frequencies("weights of kind band")
         sorted_V = torch.sort(counts_V.cpu().double(), descending=True, stable=True).values
         per_million = sorted_V / sorted_V.sum().clamp(min=1.0) * 1e6
-        within = (per_million >= (self.low or 0.0)) & (per_million < (math.inf if self.high is None else self.high))
+        within = (per_million >= self.low) & (per_million <= self.high)
         return fixed_log2(torch.where(within, 1.0, self.outside)).to(counts_V.device)
 
 

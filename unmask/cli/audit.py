@@ -17,12 +17,11 @@ from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
-from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
+from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
 from unmask.pretraining.following import masking_tables
 from unmask.pretraining.reporter import LogReporter
 from unmask.recipe.recipe import Recipe
 from unmask.report.audit_page import write_audit
-from unmask.tokens.prepare import prepare
 
 BATCH_POSITIONS = 1 << 14
 
@@ -49,15 +48,7 @@ def run_audit(
             if not every_strategy:
                 check_annotations(recipe, None)
             with ConsoleReporter() as reporter:
-                prepare(
-                    paths,
-                    root,
-                    corpus=recipe.corpus,
-                    tokenizer=recipe.tokenizer,
-                    annotation=recipe.annotation,
-                    notify=reporter.stage,
-                    note=reporter.note,
-                )
+                prepare_by(recipe, paths, root, reporter)
         data = open_prepared(root)
         if not every_strategy:
             check_annotations(recipe, data.manifest)

@@ -46,9 +46,11 @@ class Draw:
         Returns:
             [T], bool.
         """
-        share_T = rate if isinstance(rate, Tensor) else torch.tensor([round(rate * 2**RATE_BITS)])
+        share_T = rate
+        if not isinstance(share_T, Tensor):
+            share_T = torch.full((1,), round(share_T * 2**RATE_BITS), device=self._keys_T.device)
         if not serves(self._keys_T):
-            return self._up_to(share_T.to(self._keys_T.device), least_one)
+            return self._up_to(share_T, least_one)
         rows, units = self._rows, self._units
         batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, self._keys_T, rows.bits_T, share_T)
         return torch.from_numpy(take_units(RATE_BITS, least_one, *batch))

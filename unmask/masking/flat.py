@@ -142,8 +142,7 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
     first_T = ~before_T | (rows.segment_begin_T == places_T)
     begins_T = starts_T | first_T | ~maskable_T
     begin_T = torch.cummax(places_T * begins_T, 0).values
-    ones_T = maskable_T.to(torch.int64)
-    return FlatUnits(begin_T, torch.zeros_like(ones_T).scatter_add_(0, begin_T, ones_T))
+    return FlatUnits(begin_T, _sums(begin_T, maskable_T.to(torch.int64)))
 
 
 def _sums(begin_T: Tensor, values_T: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class SpanUnits(Settings):
         so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
         """
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
-        ends = torch.tensor(self.thresholds(), device=word_T.device)
+        ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds(), device=word_T.device))
         if serves(word_T):
             return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
         begin_T = rows.segment_begin_T

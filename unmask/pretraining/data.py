@@ -100,15 +100,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
         check_annotations(recipe, None)
         check_labels(recipe, None)
         if not _is_ours(folder, paths, recipe):
-            prepare(
-                paths,
-                folder,
-                corpus=recipe.corpus,
-                tokenizer=recipe.tokenizer,
-                annotation=recipe.annotation,
-                notify=reporter.stage,
-                note=reporter.note,
-            )
+            prepare_by(recipe, paths, folder, reporter)
         data = open_prepared(folder)
     check_labels(recipe, data.manifest)
     for text in describe(data.manifest):
@@ -116,6 +108,29 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     if data.manifest.labels and recipe.objectives.label is None:
         reporter.note("the classes are not learned: that is asked for with --set objectives.label.weight=1")
     return data
+
+
+def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Reporter) -> None:
+    """Prepares text as a recipe says.
+
+    Args:
+        recipe: Says how text is read, tokenized and annotated.
+        paths: Of the text.
+        folder: Where the shards go.
+        reporter: Told of the progress.
+
+    Raises:
+        UnmaskError: As `prepare`.
+    """
+    prepare(
+        paths,
+        folder,
+        corpus=recipe.corpus,
+        tokenizer=recipe.tokenizer,
+        annotation=recipe.annotation,
+        notify=reporter.stage,
+        note=reporter.note,
+    )
 
 
 def check_annotations(recipe: Recipe, manifest: Manifest | None) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
+from unmask import hashing
 from unmask.compiled import compiled
 from unmask.hashing import GOLDEN
 
-_MULTIPLY_1 = -4658895280553007687
-_MULTIPLY_2 = -7723592293110705685
-
-
-@compiled
-def mix(word: int) -> int:
-    """Scrambles a 64-bit integer."""
-    word = word ^ ((word >> 30) & 0x3FFFFFFFF)
-    word = word * _MULTIPLY_1
-    word = word ^ ((word >> 27) & 0x1FFFFFFFFF)
-    word = word * _MULTIPLY_2
-    return word ^ ((word >> 31) & 0x1FFFFFFFF)
+# For one number, compiled from the same source.
+mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 
 
 @compiled

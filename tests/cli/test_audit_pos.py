@@ -93,7 +93,7 @@ def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepare
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nothing is to be prepared")
 
-    monkeypatch.setattr("unmask.cli.audit.prepare", never)
+    monkeypatch.setattr("unmask.cli.audit.prepare_by", never)
     code, _, err = main("audit", tagged_jsonl(tmp_path / "a.jsonl"), "--strategy", "syntax")
     assert code == 2
     assert "masking by syntax needs the annotation dependencies of the text; ask for it with --set" in err

@@ -1,0 +1,45 @@
+"""Using a model: filling and measuring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import JsonFlag, print_json
+
+
+def fill(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    text: Annotated[str, typer.Argument(help="A text with one or several [MASK].")],
+    top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict what stands at every [MASK].
+
+    Example: unmask fill runs/mine/model "The capital of France is [MASK]."
+    """
+    from unmask.cli.fill import run_fill
+
+    result = run_fill(model, text, top_k=top_k)
+    if as_json:
+        print_json(result)
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
+    rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
+    max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are used.")] = 200_000,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure a model on text: held-out loss, accuracy, perplexity, bits per byte.
+
+    Example: unmask evaluate runs/mine/model other.txt --rates 0.15,0.3
+    """
+    from unmask.cli.evaluate import run_evaluate
+
+    result = run_evaluate(model, data, rates, max_tokens=max_tokens)
+    if as_json:
+        print_json(result)

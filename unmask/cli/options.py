@@ -1,0 +1,30 @@
+"""What commands share: options, and how `--json` prints.
+
+Heavy modules are imported within a command, here and in `commands/`, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
+]
+TokenizerKind = Annotated[
+    str | None,
+    typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. [default: wordpiece]"),
+]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")
+]
+
+
+def print_json(content: Any) -> None:
+    """Prints exactly one JSON object on stdout."""
+    sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")

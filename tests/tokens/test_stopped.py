@@ -21,12 +21,15 @@ from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.prepare import prepare
 
 # What `unmask prepare` does, with shards so small that there are many; no guard of `__main__` is needed.
+# What a shell starts in the background ignores interrupts, and so do its children, unless they say otherwise.
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 from unmask.corpus.settings import CorpusSettings
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
+signal.signal(signal.SIGINT, signal.default_int_handler)
 prepare(
     sys.argv[1:2], Path(sys.argv[2]), corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200),
     workers=2, resume=True, size_bytes=int(sys.argv[3]), note=print,

@@ -55,16 +55,23 @@ class Plan:
 
 
 def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotation angles.
+    """Cosines and sines of the rotation angles, computed once for each position that a row can have.
+
+    Args:
+        position_ids_BS: int64: positions within segments, so below S.
+        head_dim: K.
+        theta: Base of the wave lengths.
 
     Returns:
         Two float32 tensors [B, S, head_dim / 2].
 
     Source: Su et al. 2021 (RoFormer), section 3.4.2; halves are paired, as in GPT-NeoX and ModernBERT.
     """
-    exponent = torch.arange(0, head_dim, 2, device=position_ids_BS.device, dtype=torch.float32) / head_dim
-    angle = position_ids_BS[..., None].to(torch.float32) / theta**exponent
-    return angle.cos(), angle.sin()
+    device = position_ids_BS.device
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    places = torch.arange(position_ids_BS.shape[1], device=device, dtype=torch.float32)
+    angle = places[:, None] / theta**exponent
+    return functional.embedding(position_ids_BS, angle.cos()), functional.embedding(position_ids_BS, angle.sin())
 
 
 def rotate(x_BHSK: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

@@ -103,21 +103,18 @@ def exp(x: float) -> float:
 
 
 @inlined
-def largest_of(line: Any, scratch: Any) -> float:
-    """The largest number of a line: halves are compared with each other, since one running maximum would be compared
-    number by number.
+def largest_of(line: Any) -> float:
+    """The largest number of a line of float32, which is not empty; what is not a number counts as the largest.
 
-    Args:
-        line: float32; it is not changed.
-        scratch: As long; what it holds is lost.
+    Compared as integers in the same order: their running maximum is one that compilers know to share out.
     """
-    count = len(line)
-    for place in range(count):
-        scratch[place] = line[place]
-    while count > 1:
-        half = (count + 1) // 2
-        for place in range(count - half):
-            other = scratch[place + half]
-            scratch[place] = other if other > scratch[place] else scratch[place]
-        count = half
-    return scratch[0]
+    largest = np.int32(-0x80000000)
+    for place in range(len(line)):
+        largest = max(largest, _in_order(np.int32(bits_of_float(line[place]))))
+    return float_of_bits(np.uint32(_in_order(largest)))
+
+
+@inlined
+def _in_order(bits: int) -> int:
+    """The bits of floating-point numbers as integers in the same order, and back."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
-from unmask.compiled import parallel
+from unmask.compiled import compiled, parallel
 from unmask.model.kernels.floats import exp, largest_of, load, store
 
 
@@ -22,11 +22,11 @@ def split(scale: float, qkv_BS3HK: Any, cos_BSR: Any, sin_BSR: Any, heads_3BHSK:
     """
     num_rows, length, _, num_heads, size = qkv_BS3HK.shape
     half = size // 2
-    for place in prange(num_rows * length):
-        b, s = place // length, place % length
+    for head in prange(num_rows * num_heads):  # what is written lies in one piece
+        b, h = head // num_heads, head % num_heads
         for j in range(3):
             factor = np.float32(scale) if j == 0 else np.float32(1.0)
-            for h in range(num_heads):
+            for s in range(length):
                 x, out = qkv_BS3HK[b, s, j, h], heads_3BHSK[j, b, h, s]
                 if j < 2 and cos_BSR.size:
                     for k in range(half):
@@ -77,30 +77,53 @@ def softmax(first_query: int, first_key: int, window: int, scores_bHqk: Any, seg
     num_rows, num_heads, num_queries, num_keys = scores_bHqk.shape
     hidden = np.float32(-1e30)
     for head in prange(num_rows * num_heads):
-        b = head // num_heads
-        alike = max(num_queries + first_query - first_key, num_keys + first_key - first_query) - 1 <= window
-        for k in range(num_keys):
-            alike &= segments_bS[b, first_key + k] == segments_bS[b, first_query]
+        segments = segments_bS[head // num_heads, first_key : first_key + num_keys]
+        begins, ends, in_runs = _runs(segments)
+        line = np.empty(num_keys, dtype=np.float32)
         for q in range(num_queries):
-            alike &= segments_bS[b, first_query + q] == segments_bS[b, first_query]
-        line, scratch = np.empty(num_keys, dtype=np.float32), np.empty(num_keys, dtype=np.float32)
-        for q in range(num_queries):
-            scores = scores_bHqk[b, head % num_heads, q]
-            for k in range(num_keys):
-                line[k] = load(scores[k])
-            if not alike:
-                segment, place = segments_bS[b, first_query + q], first_query + q - first_key
-                for k in range(num_keys):
-                    seen = (segments_bS[b, first_key + k] == segment) & (abs(place - k) <= window)
-                    line[k] = line[k] if seen else hidden
-            largest = largest_of(line, scratch)
+            scores = scores_bHqk[head // num_heads, head % num_heads, q]
+            segment, place = segments_bS[head // num_heads, first_query + q], first_query + q - first_key
+            begin, end = max(place - window, 0), min(place + window + 1, num_keys)
+            if in_runs and 0 <= place < num_keys:
+                begin, end = max(begin, begins[place]), min(end, ends[place])
+            seen, own = line[: end - begin], scores[begin:end]
+            for k in range(len(seen)):
+                seen[k] = load(own[k])
+            if not in_runs or not 0 <= place < num_keys:
+                others = segments[begin:end]
+                for k in range(len(seen)):
+                    seen[k] = seen[k] if others[k] == segment else hidden
+            largest = largest_of(seen)
             total = np.float32(0.0)
-            for k in range(num_keys):
-                line[k] = exp(line[k] - largest)
-                total += line[k]
+            for k in range(len(seen)):
+                seen[k] = exp(seen[k] - largest)
+                total += seen[k]
             factor = np.float32(1.0) / total
-            for k in range(num_keys):
-                store(scores, k, line[k] * factor)
+            for k in range(begin):
+                scores[k] = 0
+            for k in range(len(seen)):
+                store(own, k, seen[k] * factor)
+            behind = scores[end:]
+            for k in range(len(behind)):
+                behind[k] = 0
+
+
+@compiled
+def _runs(segments_k: Any) -> tuple[Any, Any, bool]:
+    """For each key where the run of its segment begins and ends, and whether each segment is a single run."""
+    count = len(segments_k)
+    begins, ends = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    single = True
+    begin = 0
+    for k in range(1, count + 1):
+        if k == count or segments_k[k] != segments_k[begin]:
+            begins[begin:k], ends[begin:k] = begin, k
+            begin = k
+    for k in range(count):
+        if k == begins[k]:
+            for other in range(ends[k], count):
+                single &= segments_k[other] != segments_k[k]
+    return begins, ends, single
 
 
 @parallel

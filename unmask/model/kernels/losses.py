@@ -31,10 +31,10 @@ def losses(logits_NV: Any, bias_V: Any, targets_N: Any, scale_N: Any, each_N: An
             logits[:] = 0
             each_N[n], wrong_N[n] = 0.0, False
             continue
-        line, scratch = np.empty(size, dtype=np.float32), np.empty(size, dtype=np.float32)
+        line = np.empty(size, dtype=np.float32)
         for v in range(size):
             line[v] = load(logits[v]) + bias_V[v]
-        largest = largest_of(line, scratch)
+        largest = largest_of(line)
         right = line[target]
         total = np.float32(0.0)
         for v in range(size):

@@ -1,0 +1,320 @@
+"""Held-out loss over wall-clock: what users really wait for.
+
+    python benchmarks/time_to_loss.py TEXT... --results FILE [--minutes 30] [--ours 0.75,3,10] [--seeds 0,1,2]
+    python benchmarks/time_to_loss.py TEXT... --results FILE --sweep 4
+
+All systems train on the same rows of 128 positions of the same prepared text, with one WordPiece tokenizer of 8,192
+words and a model of 4 layers of 256, and are evaluated on the same held-out rows with the same masks: 15 % of the
+tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, some seconds each, and only a system's
+own training time counts (evaluations do not, for none of them; see turns.py).
+
+    run_mlm  transformers' Trainer and BertForMaskedLM with the defaults of run_mlm: float32, 8 rows a step, AdamW with
+             5e-5 falling in a line, dropout
+    tuned    the same in bf16, fused AdamW, without dropout, 5 % warm-up, with the number of rows and the learning rate
+             that `--sweep` found best: each candidate makes the first minutes of a 30-minute schedule
+    ours-M   `unmask pretrain --minutes M` with the recipe `tiny`; a budget is a run of its own, since a schedule ends
+             with its budget
+
+Transformers' schedules need a number of steps: as many as fit the budget, measured before. They run to their end, so a
+slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system; what is there
+already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import torch
+from turns import Ended, System, Turn, alternate, own_output
+
+LENGTH = 128
+HELD_OUT_TOKENS = 100_000
+SLICE = 20.0
+TUNED = (4096, 1e-3)  # positions a step and learning rate: the best of SWEEP
+SWEEP = ((2048, 1e-3), (4096, 1e-3), (4096, 2e-3), (8192, 2e-3), (2048, 5e-4), (8192, 1e-3))
+
+
+class Work(NamedTuple):
+    """What a system is told."""
+
+    data: str
+    system: str  # run_mlm, tuned or ours
+    minutes: float
+    batch_tokens: int = 8 * LENGTH
+    learning_rate: float = 5e-5
+    seed: int = 0
+    recipe: str = "tiny"
+    overrides: tuple[str, ...] = ()
+
+
+def marks(minutes: float) -> list[float]:
+    """Seconds at which losses are looked at: closer together at the beginning."""
+    early = [10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 150.0, 180.0, 240.0]
+    return [mark for mark in [*early, *range(300, 7200, 120)] if mark < minutes * 60.0 - 5.0]
+
+
+def ours(work: Work, out: TextIO) -> None:
+    from unmask.evaluation.held_out import HeldOutSet
+    from unmask.masking.engine import Masker
+    from unmask.model.initialise import initialise
+    from unmask.packing.stream import RowStream
+    from unmask.pretraining.data import open_prepared
+    from unmask.recipe.encoder import new_model
+    from unmask.recipe.recipe import load_recipe
+    from unmask.training.hardware import choose_device, choose_dtype
+    from unmask.training.loop import train
+    from unmask.training.optimizer import Optimizer
+    from unmask.training.state import TrainState
+
+    data = open_prepared(Path(work.data))
+    recipe = load_recipe(
+        work.recipe,
+        options={"training.minutes": work.minutes, "training.seed": work.seed},
+        overrides=work.overrides,
+    )
+    training = recipe.training
+    dtype = choose_dtype(training.precision, choose_device())
+    model = new_model(recipe, data.tokenizer)
+    initialise(model, seed=training.seed, method=recipe.model.initialisation)
+    model.encoder.compute_dtype = dtype
+    held_out = HeldOutSet(data.validation, data.tokenizer, length=LENGTH, max_tokens=HELD_OUT_TOKENS)
+
+    def evaluate() -> tuple[float, float]:
+        found = held_out.evaluate(model)
+        return found.loss, found.accuracy
+
+    turn = Turn(out, evaluate, marks(work.minutes))
+    stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
+    masker = Masker(recipe.masking, data.tokenizer, seed=training.seed)
+    state = TrainState(model, Optimizer(model, training, dtype=dtype))
+    turn.begin(parameters=model.num_parameters)
+    for _ in train(state, stream, masker, training, clock=turn.now):
+        turn.step()
+    turn.end()
+
+
+def transformers_of(work: Work, out: TextIO) -> None:
+    import transformers
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(Path(work.data) / "tokenizer" / "tokenizer.json"),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    tuned = work.system == "tuned"
+    transformers.set_seed(work.seed)
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if tuned else {}
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=4,
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=LENGTH,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager" if tuned else "sdpa",  # the faster of both, by benchmarks/train.py
+        **dropout,
+    )
+    model: Any = transformers.BertForMaskedLM(config)
+    rows = _rows(work)
+
+    def trainer(steps: int, callback: TrainerCallback) -> Trainer:
+        options = transformers.TrainingArguments(
+            output_dir=tempfile.gettempdir(),
+            per_device_train_batch_size=work.batch_tokens // LENGTH,
+            max_steps=steps,
+            learning_rate=work.learning_rate,
+            warmup_steps=steps // 20 if tuned else 0,
+            bf16=tuned,
+            optim="adamw_torch_fused",  # the default
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=work.seed,
+        )
+        collator = DataCollatorForLanguageModeling(tokenizer)
+        return Trainer(model, options, train_dataset=rows, data_collator=collator, callbacks=[callback])
+
+    steps = _steps_that_fit(work, trainer)
+    model.init_weights()
+    turn = Turn(out, _transformers_evaluation(work, model), marks(work.minutes))
+
+    class Steps(TrainerCallback):
+        def on_train_begin(self, *arguments: Any, **named: Any) -> None:
+            turn.begin(parameters=model.num_parameters(), steps=steps)
+
+        def on_step_end(self, *arguments: Any, **named: Any) -> None:
+            turn.step()
+
+    trainer(steps, Steps()).train()
+    turn.end()
+
+
+def _steps_that_fit(work: Work, trainer: Any) -> int:
+    """Steps of the budget: the median of some, without the first ones. Leaves the weights changed."""
+    from transformers import TrainerCallback
+
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *arguments: Any, **named: Any) -> None:
+            times.append(time.perf_counter())
+
+    trainer(16, Clock()).train()
+    taken = [b - a for a, b in pairwise(times[4:])]
+    return int(work.minutes * 60.0 / statistics.median(taken))
+
+
+def _transformers_evaluation(work: Work, model: Any) -> Any:
+    """Loss and accuracy on the held-out rows, in the training's precision, rows attended to as in the training."""
+    from torch.nn import functional
+
+    from unmask.evaluation.held_out import HeldOutSet
+    from unmask.pretraining.data import open_prepared
+
+    data = open_prepared(Path(work.data))
+    batches = HeldOutSet(data.validation, data.tokenizer, length=LENGTH, max_tokens=HELD_OUT_TOKENS).batches
+
+    @torch.no_grad()
+    def evaluate() -> tuple[float, float]:
+        model.eval()
+        losses, right = [], 0
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=work.system == "tuned"):
+            for rows, masked in batches:
+                attended = (rows.segment_ids >= 0).long()
+                logits = model(input_ids=masked.input_ids, attention_mask=attended).logits
+                chosen = masked.labels >= 0
+                found, targets = logits[chosen].float(), masked.labels[chosen]
+                losses.append(functional.cross_entropy(found, targets, reduction="none").double())
+                right += int((found.argmax(-1) == targets).sum())
+        model.train()
+        joined = torch.cat(losses)
+        return float(joined.mean()), right / len(joined)
+
+    return evaluate
+
+
+def _rows(work: Work) -> list[dict[str, list[int]]]:
+    """All rows of the training text, as lists of ids: texts one after another, as run_mlm groups them."""
+    from unmask.packing.stream import Cursor, RowStream
+    from unmask.pretraining.data import open_prepared
+
+    data = open_prepared(Path(work.data))
+    rows: list[dict[str, list[int]]] = []
+    for batch in RowStream(data.train, data.tokenizer, length=LENGTH, seed=work.seed).batches(Cursor(), 64):
+        if batch.epoch:
+            return rows
+        ids, real = batch.rows.input_ids.tolist(), (batch.rows.segment_ids >= 0).long().tolist()
+        rows += [{"input_ids": row, "attention_mask": mask} for row, mask in zip(ids, real, strict=True)]
+    raise AssertionError("the stream never ends")
+
+
+def start(work: Work) -> System:
+    return System([sys.executable, __file__, "--serve", json.dumps(work._asdict())])
+
+
+def sweep(data: str, minutes: float, results: Path) -> None:
+    """The first minutes of the tuned system's schedule, for each candidate."""
+    for batch_tokens, learning_rate in SWEEP:
+        name = f"sweep-{batch_tokens}-{learning_rate:g}"
+        if name in _done(results):
+            continue
+        work = Work(data, "tuned", 30.0, batch_tokens, learning_rate)
+        systems = {name: start(work)}
+        alternate(systems, slice_seconds=60.0, until=minutes * 60.0 + 1.0)
+        _write(results, name, work, systems[name])
+        systems[name].close()
+
+
+def _write(results: Path, name: str, work: Work, system: System) -> None:
+    entry = {
+        "name": name,
+        "work": {**work._asdict(), "data": None},
+        "facts": system.facts,
+        "seconds": system.seconds,
+        "steps": system.steps,
+        "points": system.points,
+    }
+    with results.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(entry) + "\n")
+
+
+def _done(results: Path) -> dict[str, dict[str, Any]]:
+    if not results.exists():
+        return {}
+    entries = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {entry["name"]: entry for entry in entries}
+
+
+def prepare(texts: list[Path], out: Path) -> None:
+    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", "8192"]
+    subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
+
+
+def measure(data: str, asked: argparse.Namespace) -> None:
+    """Runs what the results lack: transformers' systems in turn, then ours."""
+    peers = {
+        "run_mlm": Work(data, "run_mlm", asked.minutes),
+        "tuned": Work(data, "tuned", asked.minutes, *TUNED),
+    }
+    own = {
+        f"ours-{minutes:g}-seed{seed}": Work(
+            data, "ours", minutes, seed=seed, recipe=asked.recipe, overrides=tuple(asked.set or ())
+        )
+        for minutes in map(float, asked.ours.split(","))
+        for seed in map(int, asked.seeds.split(","))
+    }
+    for group in ([peers] if asked.systems != "ours" else []) + [{name: work} for name, work in own.items()]:
+        missing = {name: work for name, work in group.items() if name not in _done(asked.results)}
+        systems = {name: start(work) for name, work in missing.items()}
+        alternate(systems, slice_seconds=SLICE)
+        for name, system in systems.items():
+            _write(asked.results, name, missing[name], system)
+            system.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of transformers' systems")
+    parser.add_argument("--ours", default="0.75,3,10", help="budgets of ours, in minutes")
+    parser.add_argument("--seeds", default="0", help="of ours")
+    parser.add_argument("--systems", default="all", choices=("all", "ours"))
+    parser.add_argument("--recipe", default="tiny")
+    parser.add_argument("--set", action="append", metavar="SECTION.KEY=VALUE", help="a setting of ours")
+    parser.add_argument("--sweep", type=float, metavar="MINUTES", help="only the candidates for `tuned`")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        values = json.loads(asked.serve)
+        work = Work(**{**values, "overrides": tuple(values["overrides"])})
+        with suppress(Ended):
+            (ours if work.system == "ours" else transformers_of)(work, own_output())
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        data = str(asked.texts[0])
+        if not (asked.texts[0] / "manifest.json").is_file():
+            data = f"{folder}/data"
+            prepare(asked.texts, Path(data))
+        if asked.sweep is not None:
+            sweep(data, asked.sweep, asked.results)
+        else:
+            measure(data, asked)
+
+
+if __name__ == "__main__":
+    main()

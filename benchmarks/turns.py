@@ -1,0 +1,154 @@
+"""Systems that train in turn: each is a process of its own, counts only its own time, and waits when it is not asked.
+
+A child holds a `Turn` and tells it of every step; a parent holds a `System` for each child. What passes between them is
+a JSON line each way: until which second of its own time the child goes on, and what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+STALL = 3.0  # a step counts at most so many times the median of the latest ones: a stall of the machine is no training
+
+
+class Ended(Exception):
+    """The parent has seen enough."""
+
+
+class Turn:
+    """A child's side: its clock, and when it evaluates and waits.
+
+    Args:
+        out: Where the parent reads, from `own_output`.
+        evaluate: Gives (loss, accuracy); its time does not count.
+        marks: Seconds at which it is called.
+    """
+
+    def __init__(self, out: TextIO, evaluate: Callable[[], tuple[float, float]], marks: Sequence[float]) -> None:
+        self._out = out
+        self._evaluate = evaluate
+        self._marks = deque(sorted(marks))
+        self._recent: deque[float] = deque(maxlen=51)
+        self._points: list[tuple[float, float, float]] = []
+        self.seconds = 0.0
+        self.steps = 0
+        self._until = 0.0
+
+    def begin(self, **facts: Any) -> None:
+        """Says what is to be known of the system, and waits for the first turn."""
+        self._say(facts)
+        self._wait()
+
+    def now(self) -> float:
+        """Seconds of training, those of the running step included."""
+        return self.seconds + time.perf_counter() - self._last
+
+    def step(self) -> None:
+        """A step has ended.
+
+        Raises:
+            Ended: No further turn will come.
+        """
+        taken = time.perf_counter() - self._last
+        self._recent.append(taken)
+        self.seconds += min(taken, STALL * statistics.median(self._recent))
+        self.steps += 1
+        if self._marks and self.seconds >= self._marks[0]:
+            while self._marks and self.seconds >= self._marks[0]:
+                self._marks.popleft()
+            self._look()
+        if self.seconds >= self._until:
+            self._report(finished=False)
+            self._wait()
+        self._last = time.perf_counter()
+
+    def end(self) -> None:
+        """The training is over: the last evaluation, and nothing more."""
+        self._look()
+        self._report(finished=True)
+
+    def _look(self) -> None:
+        self._points.append((self.seconds, *self._evaluate()))
+
+    def _report(self, *, finished: bool) -> None:
+        self._say({"seconds": self.seconds, "steps": self.steps, "points": self._points, "finished": finished})
+        self._points = []
+
+    def _say(self, content: dict[str, Any]) -> None:
+        print(json.dumps(content), file=self._out, flush=True)
+
+    def _wait(self) -> None:
+        line = sys.stdin.readline()
+        if not line:
+            raise Ended
+        self._until = float(line)
+        self._last = time.perf_counter()
+
+
+class System:
+    """The parent's side of a child.
+
+    Args:
+        command: Starts it.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.facts = self._read()
+        self.seconds = 0.0
+        self.steps = 0
+        self.points: list[tuple[float, float, float]] = []
+        self.finished = False
+
+    def go(self, until: float) -> None:
+        """Lets it train until its own clock says so."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{until}\n")
+        self.process.stdin.flush()
+        answer = self._read()
+        self.seconds, self.steps = answer["seconds"], answer["steps"]
+        self.points += [tuple(point) for point in answer["points"]]
+        self.finished = answer["finished"]
+
+    def close(self) -> None:
+        """Ends the child."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{' '.join(map(str, self.process.args))} ended")
+        return dict(json.loads(line))
+
+
+def alternate(systems: dict[str, System], *, slice_seconds: float, until: float | None = None) -> None:
+    """Lets all of them train in turn, each to its end, or until this second of its own time."""
+    running = dict(systems)
+    while running:
+        for name, system in list(running.items()):
+            goal = system.seconds + slice_seconds
+            system.go(goal if until is None else min(goal, until))
+            said = " ".join(f"{seconds:.0f}s:{loss:.3f}" for seconds, loss, _ in system.points[-1:])
+            print(f"{name}: {system.seconds:.0f} s, {system.steps} steps, {said}", file=sys.stderr, flush=True)
+            if system.finished or (until is not None and system.seconds >= until):
+                del running[name]
+
+
+def own_output() -> TextIO:
+    """Standard output for the parent alone, from a child's beginning on; what libraries print goes elsewhere."""
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return out

@@ -32,17 +32,17 @@ class MuonSettings(Settings):
 
     Attributes:
         momentum: Decay of the running gradient.
-        iterations: Newton-Schulz steps.
+        iterations: Steps of the orthogonalising: 3, 4 or 5. More bring singular values nearer to 1.
         embedding_learning_rate: Peak rate of what AdamW trains; None takes that of the matrices.
         betas, eps: Of AdamW.
 
-    Source: Jordan et al. 2024 (Muon); the scale that makes one learning rate fit both: Liu et al. 2025 (Moonlight),
-    section 2.2.
+    Source: Jordan et al. 2024 (Muon); Amsel et al. 2025 (how matrices are orthogonalised); the scale that makes one
+    learning rate fit both: Liu et al. 2025 (Moonlight), section 2.2.
     """
 
     kind: Literal["muon"]
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
-    iterations: int = Field(default=5, ge=1, le=12)
+    iterations: Literal[3, 4, 5] = 3
     embedding_learning_rate: float | None = Field(default=None, gt=0.0)
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0.0)

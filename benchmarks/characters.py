@@ -198,12 +198,12 @@ class System:
         self._look()
 
     def go(self, seconds: float) -> None:
-        """A turn, and a look where one is due."""
-        answer = self._ask(f"{min(seconds, max(self.limit - self.seconds, 0.0))}")
-        self.seconds, self.done = answer["seconds"], answer["done"]
+        """A turn, and a look where one is due. Ours knows its minutes, and ends by itself."""
+        answer = self._ask(f"{seconds}")
+        self.seconds = answer["seconds"]
         self.steps += answer["steps"]
         self.characters += answer["characters"]
-        self.done = self.done or self.seconds > self.limit - 0.5
+        self.done = answer["done"] or self.seconds >= self.limit
         if self.done or self.seconds >= self.limit * len(self.points) / POINTS:
             self._look()
 

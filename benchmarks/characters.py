@@ -288,6 +288,14 @@ def draw(curves: dict[str, list[Point]], path: Path) -> None:
     path.write_text(to_svg(figure), encoding="utf-8")
 
 
+def shown(picture: Path | None, page: Path) -> list[str]:
+    """The picture as the page shows it."""
+    if picture is None:
+        return []
+    place = Path(os.path.relpath(picture, page.parent)).as_posix()
+    return ["", f"![Hidden characters guessed over minutes of training, ours and the annotated experiment]({place})"]
+
+
 def prepare(recipe: str, folder: Path) -> None:
     """The characters as ours reads them."""
     from unmask.pretraining.claim import packaged_corpus
@@ -338,7 +346,7 @@ def main() -> None:
     if asked.picture:
         draw(curves, asked.picture)
     if asked.table:
-        write_table(asked.table, "characters", lines)
+        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table))
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ def test_the_whole_script(tmp_path: Path) -> None:
     assert text.startswith("before\n<!-- characters -->")
     assert all(f"| {system} | " in text for system in ("ours", "annotated"))
     assert "The annotated experiment reaches" in text
+    assert "](curve.svg)\n<!-- end characters -->\nafter\n" in text
     assert picture.read_text().startswith("<svg")
     looks = re.findall(r"^(ours|annotated): (\d+) s", done.stderr, re.MULTILINE)
     assert {name for name, _ in looks} == {"ours", "annotated"}

@@ -96,7 +96,7 @@ def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
 
 
 def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The annotated experiment on the packaged text: 67 ids, its end held out, its lines shown as it trains."""
+    """The packaged text by character: 67 ids, its end held out, its lines shown as it trains."""
     caplog.set_level("INFO", logger="unmask")
     run = unmask.pretrain(
         out=tmp_path / "run",
@@ -110,7 +110,7 @@ def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, capl
         ),
     )
     assert run.summary["vocab_size"] == 67
-    assert run.summary["tokens_seen"] == 3 * 2048, "rows are text and nothing else"
+    assert run.summary["tokens_seen"] == 3 * 4096, "rows are text and nothing else"
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
     assert manifest["train"]["tokens"] == 1_003_854
     assert manifest["validation"]["tokens"] == 111_539

@@ -106,11 +106,12 @@ def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, capl
             "model.num_layers=1",
             "evaluation.times=1",
             "evaluation.final_max_tokens=4000",
+            "training.batch_tokens=2048",
             "training.length_schedule={places = [0.0, 0.5], lengths = [8, 32]}",
         ),
     )
     assert run.summary["vocab_size"] == 67
-    assert run.summary["tokens_seen"] == 3 * 4096, "rows are text and nothing else"
+    assert run.summary["tokens_seen"] == 3 * 2048, "rows are text and nothing else"
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
     assert manifest["train"]["tokens"] == 1_003_854
     assert manifest["validation"]["tokens"] == 111_539

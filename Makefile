@@ -2,6 +2,7 @@
 # make test   install with the test extras and run the tests
 # make check  what CI runs: format, lint, types, tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
+# make bench-long   how long until a model is as good as with others; alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types check bench release-check clean
+.PHONY: demo test lint types check bench bench-long release-check clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,6 +46,9 @@ bench: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench TEXT=FILE: name some megabytes of text"; exit 2; }
 	$(BIN)/python benchmarks/masking.py --rounds 3 --seconds 0.2 --table docs/benchmarks.md
 	$(BIN)/python benchmarks/train.py "$(TEXT)" --table docs/benchmarks.md
+
+bench-long: $(VENV)/.dev
+	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
 
 release-check: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }

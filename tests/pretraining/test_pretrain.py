@@ -96,7 +96,7 @@ def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
 
 
 def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The annotated experiment on the packaged text: 67 ids, its end held out, its lines shown as it trains."""
+    """The packaged text by character: 67 ids, its end held out, its lines shown as it trains."""
     caplog.set_level("INFO", logger="unmask")
     run = unmask.pretrain(
         out=tmp_path / "run",
@@ -106,6 +106,7 @@ def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, capl
             "model.num_layers=1",
             "evaluation.times=1",
             "evaluation.final_max_tokens=4000",
+            "training.batch_tokens=2048",
             "training.length_schedule={places = [0.0, 0.5], lengths = [8, 32]}",
         ),
     )

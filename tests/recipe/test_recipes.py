@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import unmask
+from unmask.masking.schedule import rate_at
 from unmask.recipe.recipe import Recipe, describe_recipes, load_recipe, recipe_names
 from unmask.settings import Settings
-from unmask.training.schedule import Noam
 
 # Only sizes are changed: kinds, layouts, schedules, tokenizers and masking are the recipe's own.
 SMALL = (
@@ -54,18 +54,18 @@ def test_the_list_of_recipes() -> None:
     assert all(10 < len(description) <= 60 for description in found.values())
 
 
-def test_the_annotated_experiment_is_the_one_described() -> None:
+def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:
     recipe = load_recipe("shakespeare-chars")
     training, model = recipe.training, recipe.model
-    assert (model.num_layers, model.hidden_size, model.num_heads, model.intermediate_size) == (6, 128, 8, 256)
-    assert training.batch_tokens == 64 * training.sequence_length == 64 * 32
-    assert isinstance(training.schedule, Noam)
-    assert training.learning_rate == pytest.approx((128 * training.schedule.warmup_steps) ** -0.5, rel=1e-3)
+    assert model.hidden_size == 128
+    assert training.sequence_length == 32
+    assert recipe.masking.replacement.shares == (0.8, 0.1, 0.1)
+    assert rate_at(recipe.masking.rate, 1.0) == 0.15
+    assert (recipe.corpus.holdout, recipe.corpus.holdout_from) == (0.1, "end")
     assert len(recipe.evaluation.prompts) == 10
     text = (Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
     held_out = text[int(len(text) * 0.9) :]
     assert all(prompt in held_out and len(prompt) <= 32 for prompt in recipe.evaluation.prompts)
-    assert training.tokens == 1024 * int(len(text) * 0.9)
 
 
 def optional_fields(kind: type[Settings]) -> Iterator[tuple[str, object]]:

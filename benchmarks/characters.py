@@ -1,0 +1,353 @@
+"""The annotated experiment by character: how long until hidden characters are guessed as well.
+
+    python benchmarks/characters.py [--reference-minutes 20] [--minutes 3] [--table PAGE] [--picture FILE]
+    python benchmarks/characters.py --systems ours --minutes 1 --set training.learning_rate=0.02
+
+    annotated  the experiment as it is, in plain PyTorch (see annotated.py)
+    ours       the packaged recipe (`--recipe`), on the same characters, with the budget that is given
+
+Both train on the first 90 % of Tiny Shakespeare, and are measured on the same hidden characters: the last 10 % in rows
+of 32, of which 15 % are chosen once, by a fixed seed. They are shown in two ways: `80/10/10` is the experiment's own
+(81 % masks, 10 % random ids, 9 % as they are), `masks` shows [MASK] at all of them. Each system is a process of its own
+and trains when it is its turn, some seconds at a time. What counts as training is the number of steps of a turn times
+their median: neither evaluation, nor loops that are compiled (a few steps are made and thrown away before), nor what
+else the machine does now and then. Ours follows that clock too, where its schedule asks how much time has passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from annotated import LENGTH, MASK, Annotated, hide, read_ids
+from tables import write_table
+from torch import Tensor
+from torch.nn import functional
+
+SYSTEMS = ("ours", "annotated")
+COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}
+SEED = 20181011  # of the hidden characters
+POINTS = 20  # evaluations of each system
+EVALUATED_ROWS = 256  # at once
+WARMING_STEPS = 3
+
+
+class Work(NamedTuple):
+    """What a system is told."""
+
+    system: str
+    minutes: float
+    data: str
+    recipe: str = "shakespeare-chars"
+    overrides: tuple[str, ...] = ()
+    seed: int = 0
+
+
+class Point(NamedTuple):
+    """What a system had reached after some training; losses in nats per hidden character."""
+
+    seconds: float
+    steps: int
+    characters: int
+    loss: float
+    accuracy: float
+    masks_loss: float
+    masks_accuracy: float
+
+
+class Learner(Protocol):
+    """A system: makes a step and says how many characters it read (0: it is done), and guesses hidden characters."""
+
+    def step(self) -> int: ...
+
+    def predict(self, seen: Tensor, chosen: Tensor) -> Tensor: ...
+
+
+class Clock:
+    """Counts a system's own training time; `counted` is what earlier turns came to."""
+
+    def __init__(self) -> None:
+        self.counted, self.began = 0.0, time.perf_counter()
+
+    def now(self) -> float:
+        return self.counted + time.perf_counter() - self.began
+
+    def turn(self, learner: Learner, seconds: float) -> dict[str, Any]:
+        """Lets it train for some seconds, and counts them as steps x median of a step."""
+        self.began = begin = time.perf_counter()
+        times: list[float] = []
+        characters = made = 0
+        while begin - self.began < seconds and (made := learner.step()):
+            end = time.perf_counter()
+            times.append(end - begin)
+            characters, begin = characters + made, end
+        self.counted += len(times) * statistics.median(times) if times else 0.0
+        return {"seconds": self.counted, "steps": len(times), "characters": characters, "done": not made}
+
+
+class Ours:
+    """This project, by a recipe."""
+
+    def __init__(self, work: Work, clock: Clock) -> None:
+        from unmask.masking.engine import Masker
+        from unmask.model.initialise import initialise
+        from unmask.packing.stream import RowStream
+        from unmask.pretraining.data import open_prepared
+        from unmask.recipe.encoder import new_model
+        from unmask.recipe.recipe import load_recipe
+        from unmask.training.hardware import choose_device, choose_dtype
+        from unmask.training.loop import train
+        from unmask.training.optimizer import Optimizer
+        from unmask.training.state import TrainState
+
+        data = open_prepared(Path(work.data))
+        options = {"training.minutes": work.minutes, "training.seed": work.seed}
+        recipe = load_recipe(work.recipe, options=options, overrides=work.overrides)
+        training = recipe.training
+        dtype = choose_dtype(training.precision, choose_device())
+        self.model = new_model(recipe, data.tokenizer)
+        initialise(self.model, seed=training.seed, method=recipe.model.initialisation)
+        self.model.encoder.compute_dtype = dtype
+        state = TrainState(self.model, Optimizer(self.model, training, dtype=dtype))
+        stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
+        masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=data.tables)
+        self.reports = train(state, stream, masker, training, clock=clock.now)
+
+    def step(self) -> int:
+        self.model.train()
+        report = next(self.reports, None)
+        return 0 if report is None else report.tokens
+
+    @torch.no_grad()
+    def predict(self, seen: Tensor, chosen: Tensor) -> Tensor:
+        self.model.eval()
+        return self.model(seen, positions_N=chosen.flatten().nonzero().squeeze(1)).float()
+
+
+class Hidden(NamedTuple):
+    """Rows of text, what is shown of them, and which places are to be guessed."""
+
+    ids: Tensor
+    seen: Tensor
+    chosen: Tensor
+
+
+def hidden_rows(held_out: Tensor) -> dict[str, Hidden]:
+    """The held-out text in rows, its hidden characters shown in both ways; the same in every process."""
+    rows = held_out[: len(held_out) // LENGTH * LENGTH].view(-1, LENGTH)
+    seen, chosen = hide(rows, torch.Generator().manual_seed(SEED))
+    return {"80/10/10": Hidden(rows, seen, chosen), "masks": Hidden(rows, rows.masked_fill(chosen, MASK), chosen)}
+
+
+def measure(learner: Learner, hidden: Hidden) -> tuple[float, float]:
+    """Loss and accuracy at the hidden characters."""
+    loss, right = 0.0, 0
+    for ids, seen, chosen in zip(*(part.split(EVALUATED_ROWS) for part in hidden), strict=True):
+        logits, targets = learner.predict(seen, chosen), ids[chosen]
+        loss += functional.cross_entropy(logits, targets, reduction="sum").item()
+        right += int((logits.argmax(-1) == targets).sum())
+    count = int(hidden.chosen.sum())
+    return loss / count, right / count
+
+
+def serve(work: Work) -> None:
+    """A system's process: a number on a line of standard input is a turn of so many seconds, an empty one a look."""
+    from unmask.pretraining.claim import packaged_corpus
+
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")  # what libraries print goes to standard error
+    os.dup2(2, 1)
+    train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
+    hidden, clock = hidden_rows(held_out), Clock()
+
+    def begin() -> Learner:
+        return Ours(work, clock) if work.system == "ours" else Annotated(train, work.seed)
+
+    warming = begin()
+    for _ in range(WARMING_STEPS):
+        warming.step()
+    learner, clock.began = begin(), time.perf_counter()
+    for line in sys.stdin:
+        answer: Any = [measure(learner, way) for way in hidden.values()]
+        if line.strip():
+            answer = clock.turn(learner, float(line))
+        print(json.dumps(answer), file=out, flush=True)
+
+
+class System:
+    """A process that trains when it is asked to, and what it has reached."""
+
+    def __init__(self, work: Work) -> None:
+        self.name, self.limit = work.system, work.minutes * 60.0
+        command = [sys.executable, __file__, "--serve", json.dumps(work._asdict())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.seconds, self.steps, self.characters, self.done = 0.0, 0, 0, False
+        self.points: list[Point] = []
+        self._look()
+
+    def go(self, seconds: float) -> None:
+        """A turn, and a look where one is due. Ours knows its minutes, and ends by itself."""
+        answer = self._ask(f"{seconds}")
+        self.seconds = answer["seconds"]
+        self.steps += answer["steps"]
+        self.characters += answer["characters"]
+        self.done = answer["done"] or self.seconds >= self.limit
+        if self.done or self.seconds >= self.limit * len(self.points) / POINTS:
+            self._look()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _look(self) -> None:
+        (loss, accuracy), masks = self._ask("")
+        self.points.append(Point(self.seconds, self.steps, self.characters, loss, accuracy, *masks))
+        print(f"{self.name}: {describe(self.points[-1])}", file=sys.stderr, flush=True)
+
+    def _ask(self, line: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"the process of {self.name} ended")
+        return json.loads(answer)
+
+
+def describe(point: Point) -> str:
+    speed = point.characters / point.seconds if point.seconds else 0.0
+    return (
+        f"{point.seconds:.0f} s, {point.steps:,} steps, {speed:,.0f} characters a second; 80/10/10: loss "
+        f"{point.loss:.3f}, accuracy {point.accuracy:.3f}; masks: {point.masks_loss:.3f}, {point.masks_accuracy:.3f}"
+    )
+
+
+def seconds_to(points: Sequence[Point], accuracy: float) -> float | None:
+    """Training time until an accuracy is reached (80/10/10), in a line between two looks; None: it never was."""
+    for before, after in pairwise(points):
+        if before.accuracy < accuracy <= after.accuracy:
+            share = (accuracy - before.accuracy) / (after.accuracy - before.accuracy)
+            return before.seconds + share * (after.seconds - before.seconds)
+    return None
+
+
+def table(curves: dict[str, list[Point]]) -> list[str]:
+    """Some looks of each system, and how long ours took to what the experiment came to."""
+    lines = [
+        "| system | training | characters a second | loss, 80/10/10 | accuracy | loss, masks | accuracy |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, points in curves.items():
+        for point in [points[place] for place in sorted({len(points) * part // 8 - 1 for part in range(1, 9)} - {-1})]:
+            speed = f"{point.characters / point.seconds:,.0f}" if point.seconds else "-"
+            lines.append(
+                f"| {name} | {point.seconds:,.0f} s | {speed} | {point.loss:.3f} | {point.accuracy:.3f} "
+                f"| {point.masks_loss:.3f} | {point.masks_accuracy:.3f} |"
+            )
+    return lines + (["", verdict(curves)] if len(curves) == len(SYSTEMS) else [])
+
+
+def verdict(curves: dict[str, list[Point]]) -> str:
+    """How long ours took to the last accuracy of the experiment."""
+    last = curves["annotated"][-1]
+    taken = seconds_to(curves["ours"], last.accuracy)
+    reached = f"The annotated experiment reaches {last.accuracy:.3f} after {last.seconds:,.0f} s of training; ours "
+    if taken is None:
+        return f"{reached}does not within {curves['ours'][-1].seconds:,.0f} s."
+    return f"{reached}after {taken:,.0f} s, {last.seconds / taken:.1f} times as fast."
+
+
+def draw(curves: dict[str, list[Point]], path: Path) -> None:
+    """Accuracy over training time as an SVG."""
+    from unmask.report.plots import new_figure, to_svg
+
+    figure, axes = new_figure()
+    for name, points in curves.items():
+        seen = [point for point in points if point.seconds]
+        times = [point.seconds / 60.0 for point in seen]
+        axes.plot(times, [point.accuracy for point in seen], color=COLOURS[name], marker="o", ms=3, label=name)
+        axes.plot(times, [point.masks_accuracy for point in seen], color=COLOURS[name], lw=1, ls=":")
+    axes.set_xscale("log")
+    axes.set_xlabel("minutes of training")
+    axes.set_ylabel("hidden characters guessed (dotted: all shown as [MASK])")
+    axes.legend(frameon=False, fontsize=9)
+    path.write_text(to_svg(figure), encoding="utf-8")
+
+
+def shown(picture: Path | None, page: Path) -> list[str]:
+    """The picture as the page shows it."""
+    if picture is None:
+        return []
+    place = Path(os.path.relpath(picture, page.parent)).as_posix()
+    return ["", f"![Hidden characters guessed over minutes of training, ours and the annotated experiment]({place})"]
+
+
+def prepare(recipe: str, folder: Path) -> None:
+    """The characters as ours reads them."""
+    from unmask.pretraining.claim import packaged_corpus
+    from unmask.recipe.recipe import load_recipe
+    from unmask.tokens.prepare import prepare as prepare_text
+
+    made = load_recipe(recipe)
+    prepare_text([str(packaged_corpus())], folder, corpus=made.corpus, tokenizer=made.tokenizer, workers=1)
+
+
+def run(works: Sequence[Work], slice_seconds: float) -> dict[str, list[Point]]:
+    """Lets the systems train in turn, until each has used up its minutes."""
+    systems = [System(work) for work in works]
+    while waiting := [system for system in systems if not system.done]:
+        for system in waiting:
+            system.go(slice_seconds)
+    for system in systems:
+        system.close()
+    return {system.name: system.points for system in systems}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=3.0, help="budget of ours")
+    parser.add_argument("--reference-minutes", type=float, default=20.0)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--recipe", default="shakespeare-chars")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slice-seconds", type=float, default=5.0)
+    parser.add_argument("--table", type=Path, help="page whose table `characters` is rewritten")
+    parser.add_argument("--picture", type=Path, help="SVG that is drawn")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        serve(Work(**json.loads(asked.serve)))
+        return
+    minutes = {"ours": asked.minutes, "annotated": asked.reference_minutes}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(asked.recipe, Path(folder) / "data")
+        works = [
+            Work(name, minutes[name], f"{folder}/data", asked.recipe, tuple(asked.set), asked.seed)
+            for name in asked.systems.split(",")
+        ]
+        curves = run(works, asked.slice_seconds)
+    lines = table(curves)
+    print(*lines, sep="\n")
+    if asked.picture:
+        draw(curves, asked.picture)
+    if asked.table:
+        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table))
+
+
+if __name__ == "__main__":
+    main()

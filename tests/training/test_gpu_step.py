@@ -61,7 +61,7 @@ class NoUpdate:
         self.trained: set[str] = set()
 
     def clip(self) -> Tensor:
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)
 
     def clear(self) -> None:
         self.model.zero_grad()

@@ -72,7 +72,7 @@ def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
     "wanted",
     [
         Request(Cursor(), 8, 32, 0.2),
-        Request(Cursor(row=3), 8, 32, 0.1),
+        Request(Cursor(row=3, lengths=((0, 32),)), 8, 32, 0.1),
         Request(Cursor(), 8, 24, 0.1),
         Request(Cursor(), 6, 32, 0.1),
         Request(Cursor(), 8, 32, 0.1, Scores(7, {})),

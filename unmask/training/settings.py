@@ -96,8 +96,8 @@ class TrainingSettings(Settings):
         gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
             memory, about a third more time, the same gradients.
         compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
-            for a minute or so of compiling at the beginning and for each new length of rows. `auto` does it on CUDA
-            where Triton is installed. CPUs have compiled loops instead, so `yes` is an error there.
+            at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
+            Triton is installed. CPUs have compiled loops instead, so `yes` is an error there.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 

@@ -73,13 +73,13 @@ def test_a_run_without_them_says_nothing_of_them(run: unmask.Run) -> None:
 def test_metrics_weigh_steps_by_their_targets(corpus_file: Path, tmp_path: Path) -> None:
     """Ten steps become a line; it gives the loss per target, not the mean of means."""
     from unmask.pretraining.metrics import MetricsFile
+    from unmask.training.figures import Figures, MeanLoss, Measured
     from unmask.training.loop import StepReport
-    from unmask.training.step import MeanLoss
 
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     for step, (loss, count) in enumerate(((1.0, 30), (2.0, 10)), 1):
-        figures = {"next_sentence": MeanLoss(loss, count)}
-        metrics.step(StepReport(step, 0.5, 0, 3.0, 10, 100, 1e-3, 1.0, 64, 1, 1.0, figures))
+        figures = Figures.known(Measured(3.0, 1.0, {"next_sentence": MeanLoss(loss, count)}))
+        metrics.step(StepReport(step, 0.5, 0, figures, 10, 100, 1e-3, 64, 1, 1.0))
     metrics.flush()
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["objectives"] == {"next_sentence": 1.25}

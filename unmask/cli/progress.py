@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.pretraining.arrivals import Arrivals
 from unmask.pretraining.predictions import Line
 from unmask.pretraining.pretrain import Run
 from unmask.training.loop import StepReport
@@ -53,6 +54,7 @@ class ConsoleReporter:
         self._what = ""
         self._begin = self._last_line = time.monotonic()
         self._loss: float | None = None
+        self._arrivals = Arrivals()
         self._tokens = 0
         self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
         self._last: StepReport | None = None
@@ -87,13 +89,14 @@ class ConsoleReporter:
         self._last = report
         if first:
             self._begin_progress = report.progress  # of a run that goes on, or behind the first step
-        self._loss = _smooth(self._loss, report.loss)
+        for arrived in self._arrivals.add(report):
+            self._loss = _smooth(self._loss, arrived.loss)
         self._tokens += report.tokens
         self._marks.append((report.seconds, self._tokens))
         while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > RATE_SECONDS:
             self._marks.popleft()
         seconds = self._marks[-1][0] - self._marks[0][0]
-        if seconds <= 0.0:
+        if seconds <= 0.0 or self._loss is None:
             return
         rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
         gone = time.monotonic() - self._begin

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unmask.hashing import mix_ints
 from unmask.model.attention import Attention, Plan
 from unmask.model.config import EncoderConfig
 from unmask.model.parts import GatedMLP, Norm, PlainMLP, dropout
+
+Seeds = tuple[int | Tensor | None, int | Tensor | None]
 
 
 class Block(nn.Module):
@@ -33,16 +34,15 @@ class Block(nn.Module):
         self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=parts.bias)
 
     def forward(
-        self, x_BSD: Tensor, added_BSD: Tensor | None, plan: Plan, seed: int | None = None
+        self, x_BSD: Tensor, added_BSD: Tensor | None, plan: Plan, seeds: Seeds = (None, None)
     ) -> tuple[Tensor, Tensor | None]:
         """The residual stream, and what is still to be added to it: a norm does that on the way.
 
         Args:
             x_BSD, added_BSD: What the block before has returned.
             plan: As for `Attention`.
-            seed: Of the dropout; None drops nothing.
+            seeds: Of the dropout of attention and MLP, as for `dropout`.
         """
-        seeds = (None, None) if seed is None else (mix_ints(seed, 0), mix_ints(seed, 1))
         if self.post_norm:
             assert isinstance(self.attention_norm, Norm)
             _, x_BSD = self.attention_norm.of_sum(x_BSD, self._drop(self.attention(x_BSD, plan), seeds[0]))
@@ -54,5 +54,13 @@ class Block(nn.Module):
         x_BSD, normed_BSD = self.mlp_norm.of_sum(x_BSD, mixed_BSD)
         return x_BSD, self._drop(self.mlp(normed_BSD), seeds[1])
 
-    def _drop(self, x_BSD: Tensor, seed: int | None) -> Tensor:
+    def _drop(self, x_BSD: Tensor, seed: int | Tensor | None) -> Tensor:
         return dropout(x_BSD, self.dropout_rate, seed=seed)
+
+
+def run_block(
+    block: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: Plan, seeds: Seeds
+) -> tuple[Tensor, Tensor | None]:
+    """A block as a function of itself, so that what is compiled for one layer serves all that are alike."""
+    out: tuple[Tensor, Tensor | None] = block(x_BSD, added_BSD, plan, seeds)
+    return out

@@ -6,7 +6,8 @@ V = vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,15 @@ from unmask.compiled import serves, use_threads_of_torch
 from unmask.errors import ModelError
 from unmask.hashing import mix_ints
 from unmask.model.attention import Plan, rotary_table
-from unmask.model.block import Block
+from unmask.model.block import Block, Seeds, run_block
 from unmask.model.boundary_head import BoundaryHead
+from unmask.model.choice import abilities_of, choose_attention
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
 from unmask.model.label_head import LabelHead
 from unmask.model.pair_head import PairHead
 from unmask.model.parts import Norm, dropout
+from unmask.model.sequences import Sequences
 
 
 class Encoder(nn.Module):
@@ -33,6 +36,7 @@ class Encoder(nn.Module):
         compute_dtype: Type of the activations; weights stay float32.
         gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
             third more time for a fraction of the memory. Source: Chen et al. 2016.
+        compiled_block: `run_block`, compiled, for training (`unmask.model.compiling`); None: it is not.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -40,6 +44,7 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype = torch.float32
         self.gradient_checkpointing = False
+        self.compiled_block: Callable[..., Any] | None = None
         parts, hidden = config.parts, config.hidden_size
         self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
         num_positions = config.first_position + config.max_position_embeddings
@@ -57,6 +62,7 @@ class Encoder(nn.Module):
         segment_ids_BS: Tensor | None = None,
         position_ids_BS: Tensor | None = None,
         token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
         """Encodes rows.
@@ -66,6 +72,8 @@ class Encoder(nn.Module):
             segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
             position_ids_BS: int64, position within the segment. None: counted from the row's begin.
             token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
+            sequences: The segments in a line, where somebody has them already; made of `segment_ids_BS` where they are
+                needed, for which a GPU is waited for.
             dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
 
         Returns:
@@ -86,20 +94,18 @@ class Encoder(nn.Module):
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
             segment_ids_BS = torch.zeros_like(input_ids_BS)
-        plans = {
-            is_global: self._plan(segment_ids_BS, position_ids_BS, is_global=is_global)
-            for is_global in {self.config.is_global(layer) for layer in range(self.config.num_layers)}
-        }
+            sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
+        plans = self._plans(segment_ids_BS, position_ids_BS, sequences)
         x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
-        x_BSD = dropout(x_BSD, self.config.dropout, seed=seed)
+        x_BSD = dropout(x_BSD, self.config.dropout, seed=self._on_device(seed))
         added_BSD = None
+        run = self.compiled_block if self.training and self.compiled_block is not None else run_block
         for layer, block in enumerate(self.blocks):
-            plan = plans[self.config.is_global(layer)]
-            inputs = (x_BSD, added_BSD, plan, None if seed is None else mix_ints(seed, layer))
+            inputs = (block, x_BSD, added_BSD, plans[self.config.is_global(layer)], self._seeds(seed, layer))
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x_BSD, added_BSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+                x_BSD, added_BSD = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_BSD, added_BSD = block(*inputs)
+                x_BSD, added_BSD = run(*inputs)
         return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
 
     def _seed(self, dropout_seed: int | None) -> int | None:
@@ -112,6 +118,18 @@ class Encoder(nn.Module):
                 "call eval()"
             )
         return dropout_seed
+
+    def _seeds(self, seed: int | None, layer: int) -> Seeds:
+        """Of the dropout of a layer's attention and MLP."""
+        if seed is None:
+            return None, None
+        of_layer = mix_ints(seed, layer)
+        return self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
+
+    def _on_device(self, seed: int | None) -> int | Tensor | None:
+        """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
+        device = self.tokens.device
+        return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
 
     def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
         x_BSD = functional.embedding(input_ids_BS, self.tokens)
@@ -127,17 +145,26 @@ class Encoder(nn.Module):
             x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
         return self.norm(x_BSD.to(self.compute_dtype))
 
-    def _plan(self, segment_ids_BS: Tensor, position_ids_BS: Tensor, *, is_global: bool) -> Plan:
-        rotary, num_heads = self.config.rotary, self.config.num_heads
+    def _plans(self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None) -> dict[bool, Plan]:
+        """Of global layers (true) and of local ones (false), as far as there are any."""
+        config, rotary = self.config, self.config.rotary
         segment_ids_BS = segment_ids_BS.to(torch.int32)
-        if rotary is None:
-            return Plan(segment_ids_BS, num_heads, None, None)
-        angles = rotary_table(
-            position_ids_BS,
-            head_dim=self.config.hidden_size // num_heads,
-            theta=rotary.global_rope_theta if is_global else rotary.local_rope_theta,
-        )
-        return Plan(segment_ids_BS, num_heads, None if is_global else rotary.local_window // 2, angles)
+        head_dim, abilities = config.hidden_size // config.num_heads, abilities_of(self.tokens.device)
+        plans = {}
+        for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
+            window = angles = None
+            if rotary is not None:
+                theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
+                window = None if is_global else rotary.local_window // 2
+                angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
+            kind = choose_attention(abilities, self.compute_dtype, head_dim=head_dim, window=window)
+            if kind == "varlen":
+                sequences = sequences or Sequences.of(segment_ids_BS)
+            in_line = sequences if kind == "varlen" else None
+            plans[is_global] = Plan(segment_ids_BS, config.num_heads, window, angles, in_line)
+            if kind == "bias":
+                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
+        return plans
 
 
 class MaskedLM(nn.Module):

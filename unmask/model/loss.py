@@ -5,6 +5,7 @@ Shape suffixes: N = predicted positions, D = what the decoder compares with the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ from unmask.compiled import arrays, serves
 from unmask.model.kernels import losses as kernels
 
 IGNORED = -100
-_CHUNK = 1 << 19  # logits in float32 that are worked on at once: they stay in the processor's cache
+# Logits in float32 that are worked on at once: on CPUs they stay in the processor's cache; on GPUs they take no more
+# than a gigabyte with all that is made of them, and kernels are long enough to be worth their launch.
+_CHUNK, _GPU_CHUNK = 1 << 19, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,13 @@ def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = N
 
 
 def losses_of_decoder(
-    x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor | None = None
+    x_ND: Tensor,
+    tokens_VD: Tensor,
+    bias_V: Tensor,
+    targets_N: Tensor,
+    weights_N: Tensor | None = None,
+    *,
+    compiled: Callable[..., Any] | None = None,
 ) -> Losses:
     """Cross-entropies of a decoder over the vocabulary, without ever holding its logits in float32.
 
@@ -68,11 +77,12 @@ def losses_of_decoder(
         bias_V: float32.
         targets_N: int64; -100: the row is there to keep the shape, has no loss and passes no gradient on.
         weights_N: float32: of each loss; None: all weigh the same.
+        compiled: `losses_of_part`, compiled, which then works on all rows at once; None: it is not.
 
     Returns:
         Losses; those of ignored rows are 0.
     """
-    total, each_N, wrong_N = _DecoderLoss.apply(x_ND, tokens_VD, bias_V, targets_N, weights_N)
+    total, each_N, wrong_N = _DecoderLoss.apply(x_ND, tokens_VD, bias_V, targets_N, weights_N, compiled)
     return Losses(total, each_N, wrong_N)
 
 
@@ -81,7 +91,13 @@ class _DecoderLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor | None
+        ctx: Any,
+        x_ND: Tensor,
+        tokens_VD: Tensor,
+        bias_V: Tensor,
+        targets_N: Tensor,
+        weights_N: Tensor | None,
+        compiled: Callable[..., Any] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         logits_NV = x_ND @ tokens_VD.T  # the bias is added below: on CPUs a product copies it out over its result first
         scale_N = (targets_N >= 0).float()
@@ -91,12 +107,15 @@ class _DecoderLoss(torch.autograd.Function):
         wrong_N = torch.empty(len(x_ND), dtype=torch.bool, device=x_ND.device)
         if serves(logits_NV):
             kernels.losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
+        elif compiled is not None:
+            compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
         else:
-            rows = max(1, _CHUNK // logits_NV.shape[1])
+            chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
+            rows = max(1, chunk // logits_NV.shape[1])
             for given in zip(
                 *(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True
             ):
-                _losses_of_part(bias_V, *given)
+                losses_of_part(bias_V, *given)
         ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits
         ctx.mark_non_differentiable(each_N, wrong_N)
         return (each_N if weights_N is None else each_N * weights_N).sum(), each_N, wrong_N
@@ -107,18 +126,26 @@ class _DecoderLoss(torch.autograd.Function):
         of_x = (gradient_NV @ tokens_VD).mul_(factor)
         of_tokens = (gradient_NV.T @ x_ND).mul_(factor)
         of_bias = (gradient_NV.new_ones(1, len(x_ND)) @ gradient_NV)[0].float().mul_(factor)  # a sum, in one pass
-        return of_x, of_tokens, of_bias, None, None
+        return of_x, of_tokens, of_bias, None, None, None
 
 
-def _losses_of_part(
+def losses_of_part(
     bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
 ) -> None:
-    """Of some rows: what `unmask.model.kernels.losses` does on CPUs."""
+    """Of some rows: what `unmask.model.kernels.losses` does on CPUs, written so that it compiles to few kernels.
+
+    Args:
+        bias_V, logits_NV, targets_N: As for `losses_of_decoder`; the gradient is written over the logits.
+        scale_N: float32: weight of each loss, 0 where the target is ignored.
+        each_N, wrong_N: What is found is written here.
+    """
     p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
     largest_N1 = p_NV.amax(1, keepdim=True)
     right_N1 = p_NV.gather(1, targets_N1)
-    sum_N1 = p_NV.sub_(largest_N1).exp_().sum(1, keepdim=True)
+    p_NV = (p_NV - largest_N1).exp()
+    sum_N1 = p_NV.sum(1, keepdim=True)
     each_N.copy_((sum_N1.log() + largest_N1 - right_N1)[:, 0] * (targets_N >= 0))
     wrong_N.copy_((right_N1 < largest_N1)[:, 0] & (targets_N >= 0))
-    p_NV.mul_(scale_N1 / sum_N1).scatter_add_(1, targets_N1, -scale_N1)
-    logits_NV.copy_(p_NV)
+    # The right answer by comparison and not by scatter, which would stand in the way of fusing all this.
+    is_right_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == targets_N1
+    logits_NV.copy_(p_NV * (scale_N1 / sum_N1) - is_right_NV * scale_N1)

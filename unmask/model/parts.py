@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.compiled import serves
+from unmask.hashing import GOLDEN, mix
 from unmask.model import fused
 from unmask.model.config import Activation
+
+_SKIPPED_BITS, _DRAWS = 33, 1 << 31  # dropout by hashes takes 31 of 64 bits
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -78,7 +81,7 @@ class Norm(nn.Module):
         return total, functional.layer_norm(total, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
 
 
-def dropout(x: Tensor, rate: float, *, seed: int | None) -> Tensor:
+def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
     """Sets a share of the numbers to 0 and enlarges the others, so that the expectation stays.
 
     What is dropped is a function of the seed and the shape (on one kind of device). No generator outlives the call,
@@ -87,12 +90,19 @@ def dropout(x: Tensor, rate: float, *, seed: int | None) -> Tensor:
     Args:
         x: Any shape.
         rate: The share, in [0, 1).
-        seed: Any 64-bit integer; None drops nothing.
+        seed: Any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is no
+            part of a compiled block, which else would be compiled anew for each; then numbers are dropped by their
+            hashes, for compiled code has no generators of its own.
 
     Source: Srivastava et al. 2014, section 10 (the enlarging while training).
     """
     if seed is None:
         return x
+    if isinstance(seed, Tensor):
+        counters = torch.arange(x.numel(), device=x.device) * GOLDEN + seed
+        draw = (mix(counters) >> _SKIPPED_BITS) & (_DRAWS - 1)
+        kept = (draw >= round(rate * _DRAWS)).view(x.shape)
+        return torch.where(kept, x / (1.0 - rate), 0.0)
     generator = torch.Generator(device=x.device).manual_seed(seed)
     return x * torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator).div_(1.0 - rate)
 

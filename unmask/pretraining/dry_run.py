@@ -181,6 +181,7 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
     seconds, tokens = [], 0
     steps_made = train(sitting.state, sitting.stream, sitting.masker, training, objectives=sitting.objectives)
     for report in islice(steps_made, NUM_STEPS):
+        report.figures.read()  # waits for a GPU, which else would only have been told what to do
         now = time.monotonic()
         seconds.append(now - last)
         last, tokens = now, tokens + report.tokens

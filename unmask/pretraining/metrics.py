@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.files import write_atomically
+from unmask.pretraining.arrivals import Arrivals
 from unmask.training.loop import StepReport
 
 EVERY_STEPS = 10
@@ -26,20 +27,32 @@ class MetricsFile:
     def __init__(self, path: Path, *, step: int) -> None:
         self.path = path
         self._gathered: list[StepReport] = []
+        self._arrivals = Arrivals()
         lines = read_metrics(path) if step else []
         kept = [line for line in lines if line["step"] <= step and not line.get("final")]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def step(self, report: StepReport) -> None:
         """Takes a step; writes a line when enough have gathered."""
-        self._gathered.append(report)
-        if report.step % EVERY_STEPS == 0:
-            self.flush()
+        self._gather(self._arrivals.add(report))
 
     def flush(self) -> None:
-        """Writes the line of the steps gathered so far, if any."""
-        if not self._gathered:
-            return
+        """Writes the line of the steps gathered so far, if any. On a GPU it waits for them.
+
+        Raises:
+            DivergedError: One of them diverged.
+        """
+        self._gather(self._arrivals.rest())
+        if self._gathered:
+            self._write_gathered()
+
+    def _gather(self, reports: list[StepReport]) -> None:
+        for report in reports:
+            self._gathered.append(report)
+            if report.step % EVERY_STEPS == 0:
+                self._write_gathered()
+
+    def _write_gathered(self) -> None:
         last = self._gathered[-1]
         predicted = sum(report.predicted_tokens for report in self._gathered)
         tokens = sum(report.tokens for report in self._gathered)

@@ -7,6 +7,7 @@ from typing import Any
 
 from unmask.errors import DivergedError
 from unmask.masking.engine import Masker
+from unmask.model.compiling import compile_model
 from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
 from unmask.pretraining.data import PreparedData
@@ -22,7 +23,7 @@ from unmask.recipe.encoder import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.training.budget import Budget
 from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from unmask.training.hardware import choose_device, choose_dtype
+from unmask.training.hardware import choose_compiling, choose_device, choose_dtype
 from unmask.training.loop import StepReport, train
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
@@ -63,6 +64,8 @@ class Sitting:
         model.to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
+        if choose_compiling(training.compile_blocks, self.device):
+            compile_model(model)
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         pairs = recipe.objectives.pairs
         self.objectives = extra_objectives(recipe.objectives)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.pretraining.arrivals import Arrivals
 from unmask.training.loop import StepReport
 
 EVERY_STEPS = 10
@@ -22,6 +23,7 @@ class Board:
 
     def __init__(self, folder: Path, *, step: int) -> None:
         self._writer: Any = None
+        self._arrivals = Arrivals()
         if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
@@ -29,6 +31,12 @@ class Board:
 
     def step(self, report: StepReport) -> None:
         """Takes a step; every tenth is written."""
+        if self._writer is None:
+            return
+        for each in self._arrivals.add(report):
+            self._write_step(each)
+
+    def _write_step(self, report: StepReport) -> None:
         if report.step % EVERY_STEPS:
             return
         self._write(
@@ -58,6 +66,8 @@ class Board:
     def close(self) -> None:
         """Completes the files."""
         if self._writer is not None:
+            for report in self._arrivals.rest():
+                self._write_step(report)
             self._writer.close()
 
     def _write(self, step: int, values: dict[str, float]) -> None:

@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from unmask.errors import SettingsError
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -32,6 +34,36 @@ def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.de
 def _cpu_multiplies_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def choose_compiling(choice: Literal["auto", "yes", "no"], device: torch.device) -> bool:
+    """Whether blocks are compiled (`unmask.model.compiling`); `auto` does on CUDA where Triton is installed.
+
+    Raises:
+        SettingsError: It is asked for where it cannot be done.
+    """
+    if choice == "yes" and device.type != "cuda":
+        raise SettingsError(
+            f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, where loops that are "
+            "compiled already do that work; take 'auto' or 'no'"
+        )
+    if choice == "no" or device.type != "cuda":
+        return False
+    found = _has_triton()
+    if choice == "yes" and not found:
+        raise SettingsError("training.compile_blocks = 'yes' needs Triton (`pip install triton`); take 'auto' or 'no'")
+    return found
+
+
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return has_triton()
+
+
+def works_on_its_own(device: torch.device) -> bool:
+    """Whether the host goes on while the device computes: then figures are read late and batches made ahead."""
+    return device.type == "cuda"
 
 
 def keep_freed_memory() -> None:

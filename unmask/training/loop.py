@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
-from unmask.packing.stream import RowStream
+from unmask.packing.stream import Cursor, RowStream
+from unmask.training.ahead import Batches, Request
 from unmask.training.budget import Budget, Spent
-from unmask.training.hardware import keep_freed_memory
+from unmask.training.figures import Figures, MeanLoss
+from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.memory import step_that_fits
 from unmask.training.objectives import Objective
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
-from unmask.training.step import MeanLoss, training_step
+from unmask.training.step import training_step
 
+STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
 _DROPOUT = 3  # sets these seeds apart from those of the masks
 
 
@@ -30,29 +34,40 @@ class StepReport:
         step: Its number, counted from 1.
         progress: Share of the budget used up behind it, in [0, 1]; 1 at the last step.
         epoch: Of its rows.
-        loss: Nats per predicted token.
+        figures: Its losses and the gradient's norm, which a GPU may still be computing.
         predicted_tokens: Targets of the step.
         tokens: Tokens of text in its rows.
         learning_rate: Of the matrices.
-        gradient_norm: Before clipping.
         length: Positions of its rows.
         micro_batches: Parts that it was computed in; more than before where memory ran out.
         seconds: Training time so far, this step included.
-        objectives: The losses of other objectives than masked tokens, by name, without their weights.
     """
 
     step: int
     progress: float
     epoch: int
-    loss: float
+    figures: Figures
     predicted_tokens: int
     tokens: int
     learning_rate: float
-    gradient_norm: float
     length: int
     micro_batches: int
     seconds: float
-    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Nats per predicted token; waits for the step, and raises what `Figures.read` does."""
+        return self.figures.read().loss
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping; as `loss`."""
+        return self.figures.read().gradient_norm
+
+    @property
+    def objectives(self) -> Mapping[str, MeanLoss]:
+        """The losses of other objectives than masked tokens, by name, without their weights; as `loss`."""
+        return self.figures.read().objectives
 
 
 def train(
@@ -68,6 +83,10 @@ def train(
 
     Whatever the consumer does between two reports counts as training time.
 
+    A GPU computes while the host goes on: the next batch is made in a thread, and the host is some steps ahead of the
+    device at most. There a report's figures are still to come when it is handed out, and a state whose step diverged
+    may be; who saves one reads the figures first (`Figures.read`), and behind the last report all have been read.
+
     Args:
         state: Changed in place; consistent whenever a report is handed out.
         stream: The training text.
@@ -77,66 +96,79 @@ def train(
         clock: In seconds.
 
     Raises:
-        DivergedError: The loss or the gradient is not finite; the state is that of the step before.
+        DivergedError: The loss or the gradient is not finite; on a CPU the state is that of the step before.
         MemoryFullError: Not even one row fits into memory.
     """
     budget = Budget.of(settings)
     device = state.model.encoder.tokens.device
+    ahead = works_on_its_own(device)
     if device.type == "cpu":
         keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
     state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
+    board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
-    while progress < 1.0:
-        length = settings.length_at(progress)
-        batch = stream.batch(state.cursor, settings.batch_tokens // length, length)
-        rows = batch.rows.to(device)
-        board = state.board
-        scores = None if board is None else board.scores
-        masked = masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
-        # The rate is that of the step's middle, so that no step has rate 0.
-        middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
-        scale = settings.schedule.at(budget.progress(middle), middle.step)
-        step = partial(
-            training_step,
-            state.model,
-            state.optimizer,
-            rows,
-            masked,
-            learning_rate_scale=scale,
-            step=state.step + 1,
-            dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
-            objectives=objectives,
-            observe=board is not None and board.needs_steps,
-        )
-        result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=state.micro_tokens)
+    with Batches(stream, masker, ahead=ahead, by_clock=budget.seconds is not None) as batches:
+        while progress < 1.0:
+            batch = batches.take(_request(state, state.cursor, settings, progress))
+            length = batch.rows.shape[1]
+            spent = Spent(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
+            if ahead and budget.progress(spent) < 1.0 and not (board is not None and board.due(state.step + 1)):
+                batches.ask(_request(state, batch.cursor, settings, budget.progress(spent)))
+            # The rate is that of the step's middle, so that no step has rate 0.
+            middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
+            scale = settings.schedule.at(budget.progress(middle), middle.step)
+            step = partial(
+                training_step,
+                state.model,
+                state.optimizer,
+                batch.rows,
+                batch.masked,
+                learning_rate_scale=scale,
+                step=state.step + 1,
+                dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
+                objectives=objectives,
+                observe=board is not None and board.needs_steps,
+            )
+            rows, tokens = batch.rows, state.micro_tokens
+            result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=tokens)
 
-        if board is not None and result.observed is not None:
-            board.observe(result.observed)
+            if board is not None and result.observed is not None:
+                board.observe(result.observed)
 
-        state.step += 1
-        state.tokens_seen += batch.num_tokens
-        state.cursor = batch.cursor
-        if board is not None and board.due(state.step):
-            num_rows = board.sample_rows(length)
-            sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
-            board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))
-        state.seconds = clock() - begin
-        progress = budget.progress(state.spent)
-        yield StepReport(
-            step=state.step,
-            progress=progress,
-            epoch=batch.epoch,
-            loss=result.loss,
-            predicted_tokens=result.predicted_tokens,
-            tokens=batch.num_tokens,
-            learning_rate=settings.learning_rate * scale,
-            gradient_norm=result.gradient_norm,
-            length=length,
-            micro_batches=result.micro_batches,
-            seconds=state.seconds,
-            objectives=result.objectives,
-        )
-        state.seconds = clock() - begin
-        progress = budget.progress(state.spent)
+            state.step += 1
+            state.tokens_seen += batch.num_tokens
+            state.cursor = batch.cursor
+            if board is not None and board.due(state.step):
+                num_rows = board.sample_rows(length)
+                sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
+                board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))
+            on_the_way.append(result.figures)
+            if len(on_the_way) > STEPS_AHEAD:
+                on_the_way.popleft().read()
+            state.seconds = clock() - begin
+            progress = budget.progress(state.spent)
+            yield StepReport(
+                step=state.step,
+                progress=progress,
+                epoch=batch.epoch,
+                figures=result.figures,
+                predicted_tokens=result.predicted_tokens,
+                tokens=batch.num_tokens,
+                learning_rate=settings.learning_rate * scale,
+                length=length,
+                micro_batches=result.micro_batches,
+                seconds=state.seconds,
+            )
+            state.seconds = clock() - begin
+            progress = budget.progress(state.spent)
+    for figures in on_the_way:
+        figures.read()
+
+
+def _request(state: TrainState, cursor: Cursor, settings: TrainingSettings, progress: float) -> Request:
+    """The batch at a place of the stream and of the training."""
+    length = settings.length_at(progress)
+    scores = None if state.board is None else state.board.scores
+    return Request(cursor, settings.batch_tokens // length, length, progress, scores)

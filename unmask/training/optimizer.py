@@ -49,9 +49,9 @@ class Optimizer:
             groups, lr=self.rest_learning_rate, betas=choice.betas, eps=choice.eps, fused=True
         )
 
-    def clip(self) -> float:
-        """Scales the gradient down to the largest norm allowed, and returns the norm it had."""
-        return float(nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True))
+    def clip(self) -> Tensor:
+        """Scales the gradient down to the largest norm allowed, and returns the norm it had, where it is."""
+        return nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True)
 
     def clear(self) -> None:
         """Forgets the gradient."""

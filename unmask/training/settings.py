@@ -95,6 +95,9 @@ class TrainingSettings(Settings):
         precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
         gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
             memory, about a third more time, the same gradients.
+        compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
+            at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
+            Triton is installed. CPUs have compiled loops instead, so `yes` is an error there.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 
@@ -112,6 +115,7 @@ class TrainingSettings(Settings):
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False
+    compile_blocks: Literal["auto", "yes", "no"] = "auto"
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")

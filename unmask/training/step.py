@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,16 +13,11 @@ from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.packing.rows import Rows
+from unmask.training.figures import Figures, MeanLoss, check_finite
+from unmask.training.hardware import works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
-
-
-@dataclass(frozen=True)
-class MeanLoss:
-    """A loss in nats per target, and the number of targets."""
-
-    loss: float
-    count: int
+from unmask.training.parts import parts_of
 
 
 @dataclass(frozen=True)
@@ -49,20 +42,31 @@ class StepResult:
     """What a step measured.
 
     Attributes:
-        loss: Nats per predicted token, before the update.
+        figures: Losses and the gradient's norm.
         predicted_tokens: How many were predicted.
-        gradient_norm: Before clipping.
         micro_batches: Parts that it was computed in.
-        objectives: The losses of the other objectives, by name, without their weights.
         observed: What each prediction came to, where that was asked for.
     """
 
-    loss: float
+    figures: Figures
     predicted_tokens: int
-    gradient_norm: float
     micro_batches: int = 1
-    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
     observed: Observed | None = None
+
+    @property
+    def loss(self) -> float:
+        """Nats per predicted token, before the update; waits for the step."""
+        return self.figures.read().loss
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping; waits for the step."""
+        return self.figures.read().gradient_norm
+
+    @property
+    def objectives(self) -> Mapping[str, MeanLoss]:
+        """The losses of the other objectives, by name, without their weights; waits for the step."""
+        return self.figures.read().objectives
 
 
 def training_step(  # noqa: PLR0913  (what a step is made of)
@@ -84,8 +88,11 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     however many parts it is computed in: means of parts with unequal numbers of targets must not be averaged. What is
     minimised is the loss per predicted token plus that of each other objective, times its weight.
 
+    On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
+    they are finite; on a CPU that is known before anything is updated.
+
     Args:
-        model: On the device of the rows.
+        model: On the device of the rows, or on a GPU.
         optimizer: Its parameters' optimizer.
         rows: What the batch holds.
         masked: What the model sees and must predict.
@@ -97,46 +104,45 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         observe: Whether the result says what each prediction came to.
 
     Raises:
-        DivergedError: The loss or the gradient is not finite; nothing was updated.
+        DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it.
     """
-    parts = _parts(rows, masked, micro_rows or rows.shape[0])
+    device = model.encoder.tokens.device
     learned = (PREDICT_MASKED, *objectives)
-    targets = [
-        [each.targets(*part) for each in learned] for part in parts
-    ]  # waits for a GPU, as do loss and norm below
-    counts = [sum(map(len, of_parts)) for of_parts in zip(*targets, strict=True)]
-    totals = [sum(each.total for each in of_parts) or 1.0 for of_parts in zip(*targets, strict=True)]
+    parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device)
+    counts = {each.name: sum(len(part.targets[i]) for part in parts) for i, each in enumerate(learned)}
+    totals = [sum(of_parts) or 1.0 for of_parts in zip(*(part.totals for part in parts), strict=True)]
     observed: list[Observed] = []
-    losses = [0.0] * len(learned)
-    for number, ((some_rows, part), of_part) in enumerate(zip(parts, targets, strict=True)):
-        hidden_BSD = model.encoder(
-            part.input_ids,
-            segment_ids_BS=some_rows.segment_ids,
-            position_ids_BS=some_rows.position_ids,
-            token_type_ids_BS=some_rows.token_type_ids,
-            dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
-        )
-        loss = torch.zeros((), device=hidden_BSD.device)
-        for index, (objective, target) in enumerate(zip(learned, of_part, strict=True)):
-            found = objective.losses(model, hidden_BSD.flatten(0, 1), target)
-            if observe and objective is PREDICT_MASKED:
-                pos_N = _pos_of(some_rows, target.positions_N)
-                observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, pos_N))
-            mean = found.total / totals[index]
-            losses[index] += mean.item()
-            loss = loss + objective.weight * mean
-        if not all(map(math.isfinite, losses)):
-            optimizer.clear()
-            raise DivergedError(f"the loss of step {step} is {_shown(learned, losses)}")
-        loss.backward()
-    norm = optimizer.clip()
-    if not math.isfinite(norm):
+    sums = [torch.zeros((), dtype=torch.float64, device=device) for _ in learned]
+    try:
+        for number, part in enumerate(parts):
+            hidden_BSD = model.encoder(
+                part.input_ids_BS,
+                segment_ids_BS=part.segment_ids_BS,
+                position_ids_BS=part.position_ids_BS,
+                token_type_ids_BS=part.token_type_ids_BS,
+                sequences=part.sequences,
+                dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
+            )
+            loss = torch.zeros((), device=device)
+            for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
+                found = objective.losses(model, hidden_BSD.flatten(0, 1), target)
+                if observe and objective is PREDICT_MASKED:
+                    observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, part.pos_N))
+                mean = found.total / totals[index]
+                sums[index] = sums[index] + mean.detach().double()
+                loss = loss + objective.weight * mean
+            if not works_on_its_own(device):
+                check_finite(step, list(counts), [each.item() for each in sums])
+            loss.backward()
+        norm = optimizer.clip()
+        figures = Figures(step, counts, torch.stack([*sums, norm.double()]))
+        if not works_on_its_own(device):
+            figures.read()
+    except DivergedError:
         optimizer.clear()
-        raise DivergedError(f"the gradient of step {step} has the norm {norm}")
+        raise
     optimizer.step(learning_rate_scale)
-    means = {each.name: MeanLoss(loss, count) for each, loss, count in zip(learned, losses, counts, strict=True)}
-    masked_tokens = means.pop(PREDICT_MASKED.name)
-    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means, _joined(observed))
+    return StepResult(figures, counts[PREDICT_MASKED.name], len(parts), _joined(observed))
 
 
 def _joined(observed: list[Observed]) -> Observed | None:
@@ -149,23 +155,3 @@ def _joined(observed: list[Observed]) -> Observed | None:
         wrong_N=torch.cat([entry.wrong_N for entry in observed]),
         pos_N=torch.cat(pos) if pos else None,
     )
-
-
-def _pos_of(rows: Rows, positions_N: Tensor) -> Tensor | None:
-    pos_BS = rows.annotations.get("pos")
-    return None if pos_BS is None else pos_BS.flatten()[positions_N]
-
-
-def _shown(learned: Sequence[Objective], losses: Sequence[float]) -> str:
-    """The loss, and where there are several, whose each is."""
-    if len(learned) == 1:
-        return str(losses[0])
-    return ", ".join(f"{loss} ({each.name})" for each, loss in zip(learned, losses, strict=True))
-
-
-def _parts(rows: Rows, masked: MaskedRows, size: int) -> list[tuple[Rows, MaskedRows]]:
-    """At most `size` rows each, about equally many."""
-    num_rows = rows.shape[0]
-    num_parts = math.ceil(num_rows / size)
-    cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
-    return [(rows.part(a, b), masked.part(a, b)) for a, b in pairwise(cuts)]

@@ -1,0 +1,313 @@
+"""The step of a GPU. Without one, the device of tensors without numbers stands for it.
+
+What would need a number, which is what a host waits for, fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.model.on_gpu import GPU
+from tests.training.test_loop import new_state, settings_of
+from unmask.errors import SettingsError
+from unmask.masking.engine import Masker
+from unmask.model import encoder as encoder_module
+from unmask.model.encoder import MaskedLM
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.training import step as step_module
+from unmask.training.hardware import choose_compiling, works_on_its_own
+from unmask.training.loop import train
+from unmask.training.objective_settings import ObjectivesSettings
+from unmask.training.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
+from unmask.training.optimizer import Optimizer
+from unmask.training.parts import parts_of
+from unmask.training.step import training_step
+
+MakeModel = Callable[..., MaskedLM]
+CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, strategy="span", rate=0.2)
+
+
+class Sent:
+    """In the place of `Figures`, which would wait for a real device."""
+
+    def __init__(self, step: int, counts: dict[str, int], values_F: Tensor) -> None:
+        assert values_F.is_meta
+        assert values_F.shape == (len(counts) + 1,)
+
+
+class NoUpdate:
+    """An optimizer that clips and forgets."""
+
+    def __init__(self, model: MaskedLM) -> None:
+        self.model = model
+        self.trained: set[str] = set()
+
+    def clip(self) -> Tensor:
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)
+
+    def clear(self) -> None:
+        self.model.zero_grad()
+
+    def step(self, scale: float) -> None:
+        self.trained = {name for name, parameter in self.model.named_parameters() if parameter.grad is not None}
+        self.clear()
+
+
+def test_a_device_without_numbers_refuses_what_waits() -> None:
+    """Else the next test could not fail."""
+    x = torch.ones(8, device=META)
+    with pytest.raises(RuntimeError, match="meta"):
+        x.sum().item()
+    with pytest.raises(RuntimeError, match="(?i)meta"):
+        torch.nonzero(x)
+    with pytest.raises(RuntimeError, match="(?i)meta"):
+        x[x > 0]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        x.tolist()
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+@pytest.mark.parametrize("with_spans", [False, True])
+def test_nothing_up_to_the_update_needs_a_number_of_the_device(
+    make_model: MakeModel,
+    tokenizer: Tokenizer,
+    stream: RowStream,
+    masker: Masker,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    with_spans: bool,
+) -> None:
+    """Rows on the host, the model where tensors only know their shape: torch's own kernel over sequences in bf16,
+    windows, dropout, two parts, targets, losses, what is observed, backward and clipping."""
+    monkeypatch.setattr(encoder_module, "abilities_of", lambda device: GPU)
+    monkeypatch.setattr(step_module, "works_on_its_own", lambda device: True)
+    monkeypatch.setattr(step_module, "Figures", Sent)
+    rows = stream.batch(Cursor(), 8).rows
+    masked = Masker(masker.settings, tokenizer, with_boundaries=with_spans)(rows)
+    spans = extra_objectives(ObjectivesSettings.model_validate({"span_boundary": {}} if with_spans else {}))
+    config = make_model(layout=layout, dropout=0.1).encoder.config
+    with META:
+        model = MaskedLM(config, boundary_length=10 if with_spans else None).train()
+    model.encoder.compute_dtype = torch.bfloat16
+    optimizer = NoUpdate(model)
+    result = training_step(
+        model,
+        optimizer,  # type: ignore[arg-type]
+        rows,
+        masked,
+        learning_rate_scale=1.0,
+        step=1,
+        dropout_seed=7,
+        micro_rows=4,
+        objectives=spans,
+        observe=True,
+    )
+    assert optimizer.trained == {name for name, _ in model.named_parameters() if "pooler" not in name}
+    assert result.micro_batches == 2
+    assert result.predicted_tokens == int((masked.labels >= 0).sum())
+    assert result.observed is not None
+    assert result.observed.losses_N.is_meta
+    assert len(result.observed.losses_N) == len(result.observed.targets_N) == result.predicted_tokens
+
+
+class NothingWaits(TorchDispatchMode):
+    """Refuses operations whose result the host would have to wait for."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        masks = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        assert name not in self.waits, name
+        assert not masks, "an index that is a mask"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str) -> None:
+    """Clipping and both optimizers, on real numbers."""
+    state = new_state(make_model, settings_of(optimizer={"kind": optimizer}))
+    before = state.model.encoder.tokens.detach().clone()
+    with NothingWaits():
+        for _ in range(2):
+            for parameter in state.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            norm = state.optimizer.clip()
+            state.optimizer.step(1.0)
+        with pytest.raises(AssertionError, match="_local_scalar_dense"):
+            norm.item()
+    assert float(norm) == pytest.approx(state.model.num_parameters**0.5, rel=1e-4)
+    assert not torch.equal(before, state.model.encoder.tokens)
+
+
+def test_targets_in_capacity_change_no_loss_and_no_gradient(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step with many more ignored targets than it has real ones."""
+    rows = stream.batch(Cursor(), 8).rows
+    masked = masker(rows)
+    found = []
+    for size in (None, 512):
+        if size is not None:
+            monkeypatch.setattr("unmask.training.objectives.capacity", lambda *given, size=size: size)
+        state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
+        kept: list[Tensor] = []
+        state.optimizer.step = lambda scale, kept=kept, state=state: kept.extend(  # type: ignore[method-assign]
+            p.grad.flatten() for p in state.model.parameters()
+        )
+        result = training_step(
+            state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, observe=True
+        )
+        assert result.observed is not None
+        found.append((result, torch.cat(kept)))
+    (plain, gradient), (filled, same) = found
+    assert filled.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert filled.predicted_tokens == plain.predicted_tokens < 256
+    assert torch.equal(filled.observed.targets_N, plain.observed.targets_N)
+    torch.testing.assert_close(filled.observed.losses_N, plain.observed.losses_N)
+    torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_capacities() -> None:
+    assert [capacity(count, 4096, CPU) for count in (0, 1, 64, 65, 615)] == [0, 64, 64, 128, 640]
+    assert [capacity(count, 131_072, CUDA) for count in (0, 1, 2048, 19_500, 19_800)] == [0, 2048, 2048, 20_480, 20_480]
+    assert capacity(20, 500, CUDA) == 64
+    for positions in (65_536, 131_072, 100_000):
+        count = round(0.15 * positions)
+        assert count <= capacity(count, positions, CUDA) <= 1.11 * count
+
+
+def test_filled_targets() -> None:
+    targets = Targets(
+        torch.tensor([5, 9]), torch.tensor([7, 8]), (torch.tensor([4, 7]), torch.tensor([6, 11])), torch.ones(2)
+    )
+    filled = targets.filled(4)
+    assert filled.positions_N.tolist() == [5, 9, 1, 1]
+    assert filled.classes_N.tolist() == [7, 8, -100, -100]
+    assert filled.boundaries_N is not None
+    assert (filled.positions_N - filled.boundaries_N[0] - 1).tolist() == [0, 1, 0, 0], "places that a span has"
+    assert [column.tolist() for column in filled.boundaries_N] == [[4, 7, 0, 0], [6, 11, 0, 0]]
+    assert filled.weights_N is not None
+    assert filled.weights_N.tolist() == [1, 1, 0, 0]
+
+
+def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker: Masker) -> None:
+    """To a device that has no numbers at all."""
+    rows = stream.batch(Cursor(), 7).rows
+    masked = masker(rows)
+    parts = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=META)
+    here = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=CPU)
+    assert [len(part.input_ids_BS) for part in parts] == [2, 2, 3]
+    assert [part.totals for part in parts] == [part.totals for part in here]
+    assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
+    for sent, kept in zip(parts, here, strict=True):
+        assert sent.sequences is not None
+        assert kept.sequences is None, "on CPUs nobody needs them"
+        moved = [sent.input_ids_BS, sent.segment_ids_BS, sent.position_ids_BS, sent.sequences.cu_seqlens]
+        moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
+        assert all(tensor.is_meta for tensor in moved)
+
+
+@pytest.mark.parametrize("choice", ["auto", "no"])
+def test_cpus_compile_no_blocks(choice: Any) -> None:
+    assert not choose_compiling(choice, CPU)
+    assert not works_on_its_own(CPU)
+
+
+def test_who_asks_for_compiled_blocks_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="compile_blocks = 'yes' needs a GPU; here the device is cpu, .* 'auto'"):
+        choose_compiling("yes", CPU)
+    monkeypatch.setattr("unmask.training.hardware._has_triton", lambda: False)
+    assert not choose_compiling("auto", CUDA)
+    with pytest.raises(SettingsError, match="needs Triton .`pip install triton`.; take 'auto' or 'no'"):
+        choose_compiling("yes", CUDA)
+    monkeypatch.setattr("unmask.training.hardware._has_triton", lambda: True)
+    assert choose_compiling("auto", CUDA)
+    assert choose_compiling("yes", CUDA)
+    assert not choose_compiling("no", CUDA)
+    assert works_on_its_own(CUDA)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def gpu_state(make_model: MakeModel, settings: Any, dtype: torch.dtype) -> Any:
+    model = make_model(initializer_range=0.02).to("cuda")
+    model.encoder.compute_dtype = dtype
+    from unmask.training.state import TrainState
+
+    return TrainState(model, Optimizer(model, settings, dtype=dtype))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gpu_learns_what_a_cpu_learns(
+    make_model: MakeModel, stream: RowStream, masker: Masker, dtype: torch.dtype, compiled: bool
+) -> None:
+    from unmask.model.compiling import compile_model
+
+    settings = settings_of(steps=30, optimizer={"kind": "adamw"})
+    here = new_state(make_model, settings)
+    here.model.load_state_dict(make_model(initializer_range=0.02).state_dict())
+    there = gpu_state(make_model, settings, dtype)
+    if compiled:
+        compile_model(there.model)
+    wanted = [report.loss for report in train(here, stream, masker, settings)]
+    found = [report.loss for report in train(there, stream, masker, settings)]
+    tolerance = 1e-3 if dtype == torch.float32 else 3e-2
+    assert found == pytest.approx(wanted, rel=tolerance)
+    assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_real_step_does_not_wait(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(optimizer={"kind": "muon"})
+    state = gpu_state(make_model, settings, torch.bfloat16)
+    rows = stream.batch(Cursor(), 8).rows
+    masked = masker(rows)
+    state.model.train()
+    for step in range(4):
+        if step == 2:  # libraries that are set up by the first steps may wait
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert result.loss > 0.0
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_sequences_in_a_line_equal_a_bias_on_a_gpu(
+    make_model: MakeModel, stream: RowStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model().to("cuda")
+    model.encoder.compute_dtype = torch.bfloat16
+    rows = stream.batch(Cursor(), 8).rows.to(CUDA)
+    given = {"segment_ids_BS": rows.segment_ids, "position_ids_BS": rows.position_ids}
+    in_line = model.encoder(rows.input_ids, **given)
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *positional, **named: "bias")
+    biased = model.encoder(rows.input_ids, **given)
+    real = rows.segment_ids >= 0
+    torch.testing.assert_close(in_line[real], biased[real], rtol=0.05, atol=0.05)

@@ -1,0 +1,32 @@
+"""torch.compile for GPUs: blocks and the loss, each compiled once for each shape that training meets.
+
+On a GPU the operations between matrix products (norms, rotations, activations, conversions) are each limited by memory,
+and launched one by one; compiled, they become few kernels. CPUs have loops of their own for these (`unmask.compiled`).
+
+A block is compiled and not the whole encoder: all layers of a kind share one piece of code, so compiling takes as long
+for 22 layers as for three, and gradient checkpointing stays outside. Evaluation runs uncompiled, since its shapes
+change from batch to batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from unmask.model.block import run_block
+from unmask.model.encoder import MaskedLM
+from unmask.model.loss import losses_of_part
+
+_VARIANTS = 64  # of a block: first, local and global layers, times the shapes of rows and of parts of a step
+
+
+def compile_model(model: MaskedLM, *, backend: str = "inductor") -> None:
+    """Lets a model train with compiled blocks and a compiled loss. Names of its weights stay as they are.
+
+    Args:
+        model: On its device, with its compute type.
+        backend: Of torch.compile.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, _VARIANTS)
+    model.encoder.compiled_block = torch.compile(run_block, dynamic=False, backend=backend)
+    model.head.compiled_losses = torch.compile(losses_of_part, dynamic=False, backend=backend)

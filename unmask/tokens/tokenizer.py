@@ -159,9 +159,15 @@ class Tokenizer:
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
+        return self.encode_prompts([text])[0]
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
         if self.special.unk is None:
-            self._check_known(text.replace(self.token(self.special.mask), ""))
-        return np.asarray(self.backend.encode(text, add_special_tokens=True).ids, dtype=np.int32)
+            for text in texts:
+                self._check_known(text.replace(self.token(self.special.mask), ""))
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token; any shape."""

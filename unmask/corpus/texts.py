@@ -16,7 +16,7 @@ from typing import Any
 
 from unmask.corpus.documents import read_parts
 from unmask.corpus.reading import BadInput
-from unmask.corpus.sources import Source, find_sources
+from unmask.corpus.sources import find_sources
 from unmask.corpus.tables import LONGEST_ROW, LOOK_ROWS, find_column, rows_of, text_of
 from unmask.errors import CorpusError
 
@@ -115,7 +115,7 @@ class TextFile:
         value = row.get(column)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise CorpusError(
-                f"{self.source.path}: row {number} has {value!r} in column {column!r}; an id is a text or a whole number"
+                f"{self.source.path}: row {number} has {value!r} in column {column!r}; ids are texts or whole numbers"
             )
         return value
 

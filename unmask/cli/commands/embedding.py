@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +11,14 @@ import typer
 from unmask.cli.options import JsonFlag, print_json
 
 
-class Pooling(str, Enum):
+class Pooling(StrEnum):
     """Names of `unmask.inference.embed.Pooling`, which would load torch."""
 
     mean = "mean"
     first = "first"
 
 
-class LongTexts(str, Enum):
+class LongTexts(StrEnum):
     """Names of `unmask.inference.embed.LongTexts`."""
 
     error = "error"
@@ -26,7 +26,7 @@ class LongTexts(str, Enum):
     truncate = "truncate"
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """Names of `unmask.inference.model.Precision`."""
 
     float32 = "float32"
@@ -39,7 +39,7 @@ PrecisionOption = Annotated[
 ]
 
 
-def embed(
+def embed(  # noqa: PLR0913, PLR0917  (options)
     model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
     out: Annotated[Path, typer.Option(help="A .npy file, or .parquet, which holds the texts' ids.")] = ...,  # type: ignore[assignment]

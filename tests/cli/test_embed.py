@@ -131,7 +131,7 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         ("a.csv", "text,mood\nx,y\n", ("--column", "body"), "there is no column 'body'; columns are text, mood"),
         ("a.csv", "text,mood\nx,y\n", ("--id-column", "key"), "there is no column 'key'; columns are text, mood"),
         ("a.csv", "a,b\n1,2\n", (), "no column looks like text; columns are 0, 1; name one with --column NAME"),
-        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first was int"),
+        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first"),
         ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet; give --out one of these"),
         ("a.txt", "x", ("--out", "."), "is a folder; --out takes a file"),
         ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
@@ -179,3 +179,23 @@ def test_the_command_lines_choices_are_those_of_the_library() -> None:
         (models.Joint, fill.Joint),
     ):
         assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]
+
+
+def test_options_of_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    text = "The [MASK] loves the [MASK]."
+    code, out, err = main(
+        "fill", run.folder, text, "--candidates", "king,embroidery", "--joint", "confidence", "--json"
+    )
+    assert code == 0, err
+    result = json.loads(out)
+    expected = run.model.fill(text, candidates=["king", "embroidery"], joint="confidence")
+    assert expected.words is not None
+    assert [[word["text"] for word in mask] for mask in result["words"]] == [
+        [word.text for word in mask] for mask in expected.words
+    ]
+    assert len(result["fillings"]) == 1
+    assert "embroidery" in err
+    assert "together:" in err
+    code, out, err = main("fill", run.folder, text, "--max-pieces", 2, "--joint", "none", "--top-k", 2, "--json")
+    assert (code, json.loads(out)["fillings"], "together:" in err) == (0, [], False)
+    assert [len(mask) for mask in json.loads(out)["words"]] == [2, 2]

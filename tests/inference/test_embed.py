@@ -20,7 +20,8 @@ from unmask.model.layouts import PARTS
 from unmask.tokens.special import SpecialIds
 from unmask.tokens.tokenizer import Tokenizer
 
-TEXTS = [line for line in make_text(20, seed=5).split("\n") if line][:23] + ["", "the", "the [MASK] and [SEP] king"]
+LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
+TEXTS = [*LINES, "", "the", "the [MASK] and [SEP] king"]
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 

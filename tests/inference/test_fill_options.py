@@ -16,6 +16,7 @@ from tests.tokens.families import FAMILIES, trained
 from unmask.errors import SettingsError
 from unmask.inference import batches
 from unmask.inference.fill import FillSettings, fill_texts
+from unmask.inference.word_pieces import WordPieces
 from unmask.inference.words import read_candidates
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
@@ -136,12 +137,13 @@ def test_words_of_two_pieces_are_the_best_of_all(make_model: Callable[..., Maske
     ids = tokenizer.encode_prompt(text).tolist()
     place = ids.index(tokenizer.special.mask)
     opened = [*ids[:place], *[tokenizer.special.mask] * 2, *ids[place + 1 :]]
-    every = np.arange(size)
-    starts = set(every[tokenizer.ordinary & tokenizer.starts(every)].tolist())
-    further = set(every[tokenizer.ordinary & ~tokenizer.starts(every)].tolist())
+    vocabulary = {id_: tokenizer.token(id_) for id_ in np.flatnonzero(tokenizer.ordinary).tolist()}
+    starts = {id_ for id_, token in vocabulary.items() if not token.startswith("##")}
+    further = set(vocabulary) - starts
+    assert min(len(starts), len(further)) > 20
     first = log_probabilities(model, opened)[place]
     chains = {}
-    for begin in starts:
+    for begin in (id_ for id_ in starts if vocabulary[id_].isalnum()):  # nothing goes on with a full stop
         second = log_probabilities(model, [*opened[:place], begin, *opened[place + 1 :]])[place + 1]
         chains |= {(begin, end): float(first[begin] + second[end]) for end in further}
     single = log_probabilities(model, ids)[place]
@@ -185,6 +187,31 @@ def test_words_at_several_masks_together(make_model: Callable[..., MaskedLM], to
         b = max(words, key=lambda w: score([*head, mask], w, tail))
         expected = (max(words, key=lambda w: score(head, w, [*pieces[b], *tail])), b)
     assert [filling.tokens for filling in filled.fillings] == [expected]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pieces_of_words_by_what_they_spell(family: str) -> None:
+    """A word that text has at the least can be found."""
+    tokenizer = trained(family)
+    pieces = WordPieces.of(tokenizer)
+    whole, opening, further = (set(ids.tolist()) for ids in (pieces.whole_A, pieces.opening_A, pieces.further_A))
+    assert opening <= whole
+    if family != "char":
+        assert not whole & further
+    found = 0
+    for word in ("mountaineer", "Constantinople", "king", "embroidery"):
+        begin, *rest = tokenizer.encode_corpus([f"the {word}"])[0].input_ids.tolist()[-len(spell(tokenizer, word)) :]
+        assert begin in (opening if rest else whole)
+        assert set(rest) <= further
+        found += len(rest)
+    assert found > 3
+
+
+def spell(tokenizer: Tokenizer, word: str) -> list[int]:
+    """The tokens of a word behind another."""
+    before = len(tokenizer.encode_corpus(["the"])[0].input_ids)
+    ids = tokenizer.encode_corpus([f"the {word}"])[0].input_ids.tolist()[before:]
+    return ids[1:] if tokenizer.text(ids[0]) == " " and len(ids) > 1 else ids
 
 
 @pytest.mark.parametrize("family", FAMILIES)

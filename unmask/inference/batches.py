@@ -41,22 +41,20 @@ class Batch:
     segment_ids_BS: Tensor
 
 
-def batches(
-    sequences: Sequence[NDArray[np.int32]], *, pad_id: int, positions: int = BATCH_POSITIONS
-) -> Iterator[Batch]:
+def batches(sequences: Sequence[NDArray[np.int32]], *, pad_id: int, positions: int | None = None) -> Iterator[Batch]:
     """Puts sequences of like length together, the longest first: what needs most memory fails at once or never.
 
     Args:
         sequences: Token ids with special tokens, none of them empty.
         pad_id: What fills up.
-        positions: Of a batch at most; a longer sequence is a batch of its own.
+        positions: Of a batch at most, `BATCH_POSITIONS` unless given; a longer sequence is a batch of its own.
     """
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     begin = 0
     while begin < len(order):
         longest = int(lengths[order[begin]])
-        numbers = order[begin : begin + max(1, positions // longest)]
+        numbers = order[begin : begin + max(1, (positions or BATCH_POSITIONS) // longest)]
         begin += len(numbers)
         real_BS = np.arange(longest) < lengths[numbers, None]
         input_ids_BS = np.full(real_BS.shape, pad_id, dtype=np.int64)

@@ -21,6 +21,7 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.inference.filled import Word
 from unmask.inference.predict import Query, likeliest
+from unmask.inference.word_pieces import WordPieces
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -86,9 +87,7 @@ class WordSearch:
     ) -> None:
         self.model, self.tokenizer, self.top_k, self.given = model, tokenizer, top_k, given
         self.lengths = list(range(1, max_pieces + 1)) if given is None else list(given.by_length)
-        ids = np.flatnonzero(tokenizer.ordinary)
-        begins = tokenizer.starts(ids)
-        self._first_A, self._further_A = torch.from_numpy(ids[begins]), torch.from_numpy(ids[~begins])
+        self._pieces = WordPieces.of(tokenizer)
 
     def words_at(self, input_ids: Ids, place: int) -> tuple[Word, ...]:
         """The best words at a mask, with all else in the text as it is."""
@@ -104,7 +103,8 @@ class WordSearch:
         """Beam search for the pieces: a word begins at the first and at none of the others."""
         beams: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         for turn in range(length):
-            allowed_A = self._further_A if turn else self._first_A
+            first_A = self._pieces.whole_A if length == 1 else self._pieces.opening_A
+            allowed_A = self._pieces.further_A if turn else first_A
             if not len(allowed_A):
                 return []  # a vocabulary of whole words
             asked = [Query(_put(opened, place, ids), np.array([place + turn])) for ids, _ in beams]

@@ -126,9 +126,9 @@ def embedding(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.
     return Case(lambda: model.embed(texts), others, {"pipeline": means, "sorted means": np.asarray})
 
 
-def seconds_of(call: Callable[[], Any], clock: Callable[[], float]) -> float:
+def seconds_of(clock: Callable[[], float], call: Callable[..., Any], *arguments: Any) -> float:
     begin = clock()
-    call()
+    call(*arguments)
     return clock() - begin
 
 
@@ -138,22 +138,19 @@ def compare(case: Case, rounds: int, clock: Callable[[], float]) -> tuple[float,
     best = {}
     for name, other in case.others.items():
         other(BATCH_SIZES[1])
-        tried = {size: seconds_of(lambda size=size: other(size), clock) for size in BATCH_SIZES}
-        best[name] = min(tried, key=lambda size: tried[size])
+        tried = {size: seconds_of(clock, other, size) for size in BATCH_SIZES}
+        best[name] = min(tried, key=tried.__getitem__)
     ours: list[float] = []
     others: dict[str, list[float]] = {name: [] for name in case.others}
     for _ in range(rounds):
-        ours.append(seconds_of(case.ours, clock))
+        ours.append(seconds_of(clock, case.ours))
         for name, other in case.others.items():
-            others[name].append(seconds_of(lambda: other(best[name]), clock))
-    return statistics.median(ours), {
-        name: (
-            best[name],
-            statistics.median(times),
-            statistics.median(time / mine for time, mine in zip(times, ours, strict=True)),
-        )
-        for name, times in others.items()
-    }
+            others[name].append(seconds_of(clock, other, best[name]))
+    found = {}
+    for name, times in others.items():
+        ratio = statistics.median(time / mine for time, mine in zip(times, ours, strict=True))
+        found[name] = (best[name], statistics.median(times), ratio)
+    return statistics.median(ours), found
 
 
 def difference(what: str, case: Case, name: str) -> str:
@@ -182,8 +179,9 @@ def measure(asked: argparse.Namespace, folder: Path, precision: str, only: str) 
         mine, others = compare(case, asked.rounds, CLOCKS[asked.clock])
         for name, (size, seconds, ratio) in others.items():
             goal = "" if name != "pipeline" else f"{GOAL:g}, {'met' if ratio >= GOAL else 'missed'}"
+            called = f"{config.layout} {config.num_layers}x{config.hidden_size}"
             lines.append(
-                f"| {config.layout} {config.num_layers}x{config.hidden_size} | {precision} | {what} | {name} ({size}) | "
+                f"| {called} | {precision} | {what} | {name} ({size}) | "
                 f"{len(texts) / mine:,.0f} | {len(texts) / seconds:,.0f} | {ratio:.2f} | {goal} | "
                 f"{difference(what, case, name)} |"
             )
@@ -210,8 +208,8 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     lines = [
-        f"| model | precision | what | against (batch) | ours, texts/s ({asked.clock}) | this, texts/s | ratio | goal | "
-        "difference |",
+        f"| model | precision | what | against (batch) | ours, texts/s ({asked.clock}) | this, texts/s | ratio "
+        "| goal | difference |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)

@@ -61,9 +61,9 @@ def main() -> None:
     times: dict[str, list[float]] = {"not yet compiled": [], "compiled": []}
     for _ in range(asked.rounds):
         with tempfile.TemporaryDirectory() as cache:
-            for kind in times:  # the first fills the cache for the second
-                times[kind].append(first_step(asked.data, Path(cache)))
-                print(f"{kind}: {times[kind][-1]:.1f} s", flush=True)
+            for kind, found in times.items():  # the first fills the cache for the second
+                found.append(first_step(asked.data, Path(cache)))
+                print(f"{kind}: {found[-1]:.1f} s", flush=True)
     lines = ["| loops | first step after, s | least to most | goal, s |", "| --- | --- | --- | --- |"]
     for kind, seconds in times.items():
         median = statistics.median(seconds)

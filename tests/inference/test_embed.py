@@ -84,7 +84,9 @@ def test_batches_lose_no_token_and_stay_within_bounds() -> None:
 
 def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
     model = make_model(max_position_embeddings=16)
-    long = "the king sees the queen at sea and the dog loves the cat in the garden at sea the king the ship"
+    long = " ".join(
+        ["the king sees the queen at sea and the dog loves the cat in the garden at sea", *["the ship"] * 6]
+    )
     ids = tokenizer.encode_prompt(long)
     assert 30 < len(ids) < 44, "three windows"
     texts = ["the king", long]

@@ -26,7 +26,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
-LONGEST_WORD = 10  # pieces
+LONGEST_WORD = 32  # pieces
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def test_texts_longer_than_the_model(
 ) -> None:
     """Each mask is seen with as much text around it as the model takes."""
     model = make_model(max_position_embeddings=16)
-    text = "the king sees [MASK] at sea and the dog loves the cat in the garden at sea the [MASK] and the ship in the garden"
+    text = "the king sees [MASK] at sea and the dog loves the cat in the garden at sea the [MASK] and the ship at sea"
     ids = tokenizer.encode_prompt(text)
     assert len(ids) > 24
     with caplog.at_level(logging.WARNING, logger="unmask"):

@@ -1,6 +1,6 @@
 """Embeddings of texts.
 
-Shape suffixes: B = texts of a batch, S = positions, D = hidden size.
+Shape suffixes: T = positions of a batch in a line, E = its texts, N = its tokens without padding, D = hidden size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.tokens.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "first"]
 LongTexts = Literal["error", "split", "truncate"]
-PART_TEXTS = 8192  # tokenized and sorted at once
+PART_TEXTS = 8192  # tokenized and packed at once
 
 
 @dataclass(frozen=True)
@@ -133,22 +133,29 @@ def _pooled(
     """Sums over each text's windows, divided by what was summed."""
     sums = torch.zeros(num_texts, model.config.hidden_size)
     counts = torch.zeros(num_texts)
-    for batch in batches(sequences, pad_id=tokenizer.special.pad):
-        hidden_BSD = hidden_states(model, batch)
-        owners_B = torch.from_numpy(owners[batch.numbers])
+    longest = model.config.max_position_embeddings
+    for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
+        hidden_TD = hidden_states(model, batch)
+        owners_E, lengths_E = torch.from_numpy(owners[batch.numbers]), torch.from_numpy(batch.lengths)
         if settings.pooling == "first":
-            sums.index_add_(0, owners_B, hidden_BSD[:, 0].float().cpu())
-            counts.index_add_(0, owners_B, torch.ones(len(owners_B)))
+            first_ED = hidden_TD[torch.from_numpy(batch.begins).to(hidden_TD.device)]
+            sums.index_add_(0, owners_E, first_ED.float().cpu())
+            counts.index_add_(0, owners_E, torch.ones(len(owners_E)))
         else:
-            sums.index_add_(0, owners_B, _sum_of_tokens(hidden_BSD, batch).cpu())
-            counts.index_add_(0, owners_B, torch.from_numpy(batch.lengths).float())
+            sums.index_add_(0, owners_E, _sums_of_tokens(hidden_TD, batch).cpu())
+            counts.index_add_(0, owners_E, lengths_E.float())
     vectors = sums / counts[:, None]
     if settings.normalize:
         vectors = torch.nn.functional.normalize(vectors, dim=1)
     return vectors.numpy()
 
 
-def _sum_of_tokens(hidden_BSD: Tensor, batch: Batch) -> Tensor:
-    """[B, D], float32: the sum over a text's tokens, padding left out."""
-    weights_BS = (batch.segment_ids_BS >= 0).to(hidden_BSD.device, torch.float32)
-    return torch.bmm(weights_BS[:, None], hidden_BSD.float())[:, 0]
+def _sums_of_tokens(hidden_TD: Tensor, batch: Batch) -> Tensor:
+    """[E, D], float32: the sum over each text's tokens."""
+    device = hidden_TD.device
+    lengths_E = torch.from_numpy(batch.lengths).to(device)
+    texts_N = torch.arange(len(lengths_E), device=device).repeat_interleave(lengths_E)
+    within_N = torch.arange(len(texts_N), device=device) - (lengths_E.cumsum(0) - lengths_E)[texts_N]
+    places_N = torch.from_numpy(batch.begins).to(device)[texts_N] + within_N
+    sums_ED = torch.zeros(len(lengths_E), hidden_TD.shape[1], device=device)
+    return sums_ED.index_add_(0, texts_N, hidden_TD[places_N].float())

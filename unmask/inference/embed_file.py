@@ -59,7 +59,7 @@ def embed_file(
 
 
 def parts(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:
-    """Groups of texts that fit into memory and are enough to be sorted by length."""
+    """Groups of texts that fit into memory and are enough to be packed well."""
     part: list[NamedText] = []
     num_chars = 0
     for text in texts:

@@ -63,13 +63,13 @@ def likeliest(
     top_k = min(top_k, tokenizer.vocab_size if allowed_A is None else len(allowed_A))
     ids_NK = torch.empty(total, top_k, dtype=torch.int64)
     values_NK = torch.empty(total, top_k)
-    for batch in batches(sequences, pad_id=tokenizer.special.pad):
-        length = batch.input_ids_BS.shape[1]
+    longest = model.config.max_position_embeddings
+    for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
         numbers_N = np.concatenate([owners[number] for number in batch.numbers])
-        inside_N = np.concatenate([row * length + places[number] for row, number in enumerate(batch.numbers)])
+        inside = [begin + places[number] for begin, number in zip(batch.begins, batch.numbers, strict=True)]
+        inside_N = torch.from_numpy(np.concatenate(inside))
         done = 0
-        hidden_BSD = hidden_states(model, batch)
-        for logits_NV in logits_at(model, hidden_BSD, torch.from_numpy(inside_N)):
+        for logits_NV in logits_at(model, hidden_states(model, batch), inside_N):
             part_N = torch.from_numpy(numbers_N[done : done + len(logits_NV)])
             done += len(logits_NV)
             log_norm_N = torch.logsumexp(logits_NV, -1, keepdim=True)

@@ -37,7 +37,7 @@ def run_fill(model: Path, text: str, settings: dict[str, Any]) -> dict[str, Any]
         out.print("\ntogether:")
         for filling in filled.fillings:
             out.print(f"{filling.probability:7.2%}  {filling.text}", markup=False, soft_wrap=True)
-    result = {
+    result: dict[str, Any] = {
         "masks": [{"candidates": [asdict(candidate) for candidate in candidates]} for candidates in filled.masks],
         "fillings": [asdict(filling) for filling in filled.fillings],
     }

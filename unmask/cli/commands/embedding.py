@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +11,14 @@ import typer
 from unmask.cli.options import JsonFlag, print_json
 
 
-class Pooling(StrEnum):
+class Pooling(Enum):
     """Names of `unmask.inference.embed.Pooling`, which would load torch."""
 
     mean = "mean"
     first = "first"
 
 
-class LongTexts(StrEnum):
+class LongTexts(Enum):
     """Names of `unmask.inference.embed.LongTexts`."""
 
     error = "error"
@@ -26,7 +26,7 @@ class LongTexts(StrEnum):
     truncate = "truncate"
 
 
-class Precision(StrEnum):
+class Precision(Enum):
     """Names of `unmask.inference.model.Precision`."""
 
     float32 = "float32"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import typer
 from unmask.cli.options import JsonFlag, print_json
 
 
-class Joint(StrEnum):
+class Joint(Enum):
     """Names of `unmask.inference.fill.Joint`, which would load torch."""
 
     beam = "beam"

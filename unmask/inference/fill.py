@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.inference.filled import Candidate, Filled, Filling
-from unmask.inference.jointly import Beam, fill_by_beam, fill_by_confidence
+from unmask.inference.jointly import Beam, fill_by_beam, fill_by_confidence, fillings_of
 from unmask.inference.predict import Likeliest, Query, likeliest
 from unmask.inference.words import LONGEST_WORD, GivenWords, WordSearch, read_candidates
 from unmask.inference.words_jointly import fill_with_words
@@ -154,7 +154,4 @@ def _fillings(
         beams = fill_by_confidence(model, tokenizer, queries, first, allowed_A=allowed_A)
     else:
         beams = fill_by_beam(model, tokenizer, queries, first, num_beams=settings.top_k, allowed_A=allowed_A)
-    return [
-        tuple(beam.filling(tokenizer, query.places) for beam in some)
-        for query, some in zip(queries, beams, strict=True)
-    ]
+    return fillings_of(tokenizer, queries, beams)

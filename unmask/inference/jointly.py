@@ -32,10 +32,18 @@ class Beam:
         input_ids[place] = token_id
         return Beam(input_ids, self.score + log_probability)
 
-    def filling(self, tokenizer: Tokenizer, places: NDArray[np.int64]) -> Filling:
-        """As users see it."""
-        tokens = tuple(tokenizer.token(id_) for id_ in self.input_ids[places].tolist())
-        return Filling(tokens, tokenizer.decode(self.input_ids.tolist()), math.exp(self.score))
+
+def fillings_of(
+    tokenizer: Tokenizer, queries: Sequence[Query], beams: Sequence[Sequence[Beam]]
+) -> list[tuple[Filling, ...]]:
+    """The beams of each text as users see them."""
+    texts = iter(tokenizer.decode_all([beam.input_ids.tolist() for some in beams for beam in some]))
+
+    def filling(beam: Beam, places: NDArray[np.int64]) -> Filling:
+        tokens = tuple(tokenizer.token(id_) for id_ in beam.input_ids[places].tolist())
+        return Filling(tokens, next(texts), math.exp(beam.score))
+
+    return [tuple(filling(beam, query.places) for beam in some) for query, some in zip(queries, beams, strict=True)]
 
 
 def fill_by_beam(

@@ -1,12 +1,14 @@
-"""How much of the tokenizer's own speed is left in a whole preparation.
+"""How much of the tokenizer's own speed is left in a whole preparation, and how fast `datasets.map` is.
 
-    python benchmarks/prepare.py FILE [--documents line] [--rounds 5]
+    python benchmarks/prepare.py FILE [--documents line] [--rounds 5] [--table PAGE]
 
 In alternation, each in a process of its own, on the same text and with the same WordPiece tokenizer (trained first,
 8,192 entries):
 
     raw        `encode_batch_fast` of the tokenizers library on all cores, over a list of the documents' texts that is
                in memory already, 1,000 documents a call; the result is thrown away
+    map        `datasets.map` with the same tokenizer in transformers, batched, in two processes, over a data set of the
+               documents that is in memory already; ids only, which it writes to its cache
     prepare    `prepare()` with that tokenizer: reading, unpacking, holding out, tokenizing, word starts, shards,
                checksums, manifest
 
@@ -24,6 +26,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tables import write_table
+
+GOALS = {"raw": 0.9, "map": 2.0}
 RAW = """
 import sys, time
 from unmask.corpus.corpus import Corpus
@@ -35,6 +40,24 @@ tokenizer = Tokenizer.from_file(folder + "/tokenizer/tokenizer.json")
 begin = time.perf_counter()
 for n in range(0, len(texts), 1000):
     tokenizer.encode_batch_fast(texts[n : n + 1000], add_special_tokens=False)
+print(time.perf_counter() - begin)
+"""
+MAP = """
+import sys, time
+import datasets
+from transformers import PreTrainedTokenizerFast
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.settings import CorpusSettings
+file, unit, folder, cache = sys.argv[1:5]
+texts = [piece.text for piece, _ in Corpus([file], CorpusSettings(documents=unit)).pieces()]
+data = datasets.Dataset.from_dict({"text": texts})
+tokenizer = PreTrainedTokenizerFast(tokenizer_file=folder + "/tokenizer/tokenizer.json")
+def ids(batch):
+    found = tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False)
+    return {"input_ids": found["input_ids"]}
+datasets.disable_progress_bars()
+begin = time.perf_counter()
+data.map(ids, batched=True, num_proc=2, remove_columns="text", cache_file_name=cache + ".arrow")
 print(time.perf_counter() - begin)
 """
 PREPARE = """
@@ -76,24 +99,30 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--documents", default="line")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--table", type=Path, help="page whose table `prepare` is rewritten")
     asked = parser.parse_args()
-    ratios, speeds = [], []
+    seconds: dict[str, list[float]] = {"raw": [], "map": [], "prepare": [], "whole": []}
     with tempfile.TemporaryDirectory() as scratch:
         arguments = (asked.file, asked.documents, f"{scratch}/trained")
         num_bytes, _ = run(TRAIN, *arguments)
         for number in range(asked.rounds):
-            raw, _ = run(RAW, *arguments)
+            seconds["raw"].append(run(RAW, *arguments)[0])
+            seconds["map"].append(run(MAP, *arguments, f"{scratch}/map{number}")[0])
             prepared, whole = run(PREPARE, *arguments, str(Path(scratch) / str(number)))
-            speeds.append([num_bytes / seconds / 1e6 for seconds in (raw, prepared, whole)])
-            ratios.append(raw / prepared)
-            print(
-                "raw {:.2f} MB/s, prepare {:.2f} MB/s, whole {:.2f} MB/s".format(*speeds[-1])
-                + f", ratio {ratios[-1]:.3f}, load {os.getloadavg()[0]:.2f}",
-                flush=True,
-            )
-    medians = [statistics.median(column) for column in zip(*speeds, strict=True)]
-    print("medians: raw {:.2f}, prepare {:.2f}, whole {:.2f} MB/s".format(*medians), end="")
-    print(f", ratio {statistics.median(ratios):.3f}")
+            seconds["prepare"].append(prepared)
+            seconds["whole"].append(whole)
+            speeds = ", ".join(f"{name} {num_bytes / times[-1] / 1e6:.2f} MB/s" for name, times in seconds.items())
+            print(f"{speeds}, load {os.getloadavg()[0]:.2f}", flush=True)
+    lines = ["| what | MB/s | prepare / this | goal |", "| --- | --- | --- | --- |"]
+    for name, times in seconds.items():
+        ratios = sorted(other / mine for other, mine in zip(times, seconds["prepare"], strict=True))
+        ratio = statistics.median(ratios)
+        goal = f"{GOALS[name]:g}, {'met' if ratio >= GOALS[name] else 'missed'}" if name in GOALS else ""
+        speed = num_bytes / statistics.median(times) / 1e6
+        lines.append(f"| {name} | {speed:.2f} | {ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {goal} |")
+    print(*lines, sep="\n")
+    if asked.table:
+        write_table(asked.table, "prepare", [f"{num_bytes / 1e6:.1f} MB of text:", "", *lines])
 
 
 if __name__ == "__main__":

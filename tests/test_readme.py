@@ -14,7 +14,7 @@ from tests.cli.test_cli import call
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
-ORDER = ("prepare", "lexicon", "pretrain", "fill", "masks", "evaluate", "audit")
+ORDER = ("prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "audit")
 
 
 def commands() -> list[list[str]]:
@@ -32,6 +32,7 @@ def test_every_command_runs(
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     lines = [line for line in corpus_file.read_text().splitlines() if line]
     (tmp_path / "reviews.csv").write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
+    (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines)))
     seen = set()
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
@@ -53,7 +54,7 @@ def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     for snippet in snippets:
         exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "README.md", "exec"), {})
 

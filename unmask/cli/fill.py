@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from unmask.cli.progress import console
-from unmask.inference.model import load
+from unmask.inference.filled import Filled
+from unmask.inference.model import Model, load
 from unmask.pretraining.predictions import shown
 
+Cells = Sequence[tuple[str, str]]  # of a mask: what stands there, and how likely it is
 
-def run_fill(model: Path, text: str, *, top_k: int) -> dict[str, Any]:
+
+def run_fill(model: Path, text: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Fills the masks and shows the candidates.
+
+    Args:
+        model: Its folder.
+        text: With masks.
+        settings: Of `unmask.inference.fill.FillSettings`.
 
     Raises:
         UnmaskError: As `unmask.load` and `Model.fill`.
     """
     loaded = load(model)
-    filled = loaded.fill(text, top_k=top_k)
+    filled = loaded.fill(text, **settings)
     out = console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for number in range(1, len(filled.masks) + 1):
-        table.add_column(f"mask {number}" if len(filled.masks) > 1 else "mask")
-        table.add_column("", justify="right")
-    for rank in range(top_k):
-        cells = [f"{rank + 1}"]
-        for candidates in filled.masks:
-            cells += [shown(loaded.tokenizer.text(candidates[rank].token_id)), f"{candidates[rank].probability:.1%}"]
-        table.add_row(*cells)
-    out.print(table)
-    if len(filled.masks) > 1:
+    out.print(_table(_words(filled) if filled.words is not None else _tokens(loaded, filled)))
+    if len(filled.masks) > 1 and filled.fillings:
         out.print("\ntogether:")
         for filling in filled.fillings:
             out.print(f"{filling.probability:7.2%}  {filling.text}", markup=False, soft_wrap=True)
-    return {
+    result: dict[str, Any] = {
         "masks": [{"candidates": [asdict(candidate) for candidate in candidates]} for candidates in filled.masks],
         "fillings": [asdict(filling) for filling in filled.fillings],
     }
+    if filled.words is not None:
+        result["words"] = [[asdict(word) for word in words] for words in filled.words]
+    return result
+
+
+def _tokens(model: Model, filled: Filled) -> list[Cells]:
+    return [[(shown(model.tokenizer.text(c.token_id)), f"{c.probability:.1%}") for c in mask] for mask in filled.masks]
+
+
+def _words(filled: Filled) -> list[Cells]:
+    return [[(shown(word.text), f"{word.probability:.1%}") for word in words] for words in filled.words or ()]
+
+
+def _table(masks: Sequence[Cells]) -> Table:
+    """A line a rank; masks may have unequal numbers of candidates."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for number in range(1, len(masks) + 1):
+        table.add_column(f"mask {number}" if len(masks) > 1 else "mask")
+        table.add_column("", justify="right")
+    for rank, line in enumerate(zip_longest(*masks, fillvalue=("", "")), 1):
+        table.add_row(f"{rank}", *(cell for cells in line for cell in cells))
+    return table

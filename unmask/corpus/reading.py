@@ -31,16 +31,24 @@ class LinePart(NamedTuple):
     label: str | None = None
 
 
+_WAY_OUT = '--set corpus.bad_input="skip" passes over what cannot be read'
+
+
 class BadInput:
     """Raises, or counts what is passed over.
+
+    Args:
+        skip: Whether bad input is passed over.
+        way_out: What errors advise beside; None where there is no such setting.
 
     Attributes:
         skip: Whether bad input is passed over.
         counts: What was passed over: reason to number.
     """
 
-    def __init__(self, *, skip: bool) -> None:
+    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT) -> None:
         self.skip = skip
+        self._way_out = way_out
         self.counts: Counter[str] = Counter()
 
     def found(self, reason: str, message: str) -> None:
@@ -50,7 +58,7 @@ class BadInput:
             CorpusError: It is not to be passed over.
         """
         if not self.skip:
-            raise CorpusError(f'{message}; --set corpus.bad_input="skip" passes over what cannot be read')
+            raise CorpusError(message if self._way_out is None else f"{message}; {self._way_out}")
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:

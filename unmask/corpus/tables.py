@@ -44,21 +44,8 @@ def read_table(
             malformed, or its label is no class; with file and row.
     """
     for number, row in rows_of(source, bad, column, nested=fields is not None):
-        if column not in row:
-            bad.found(
-                "rows without text",
-                f"{source.path}: row {number} has no column {column!r}, only {', '.join(row)}; "
-                "name the text's column with --set corpus.column=NAME",
-            )
-        elif row[column] is None:
-            bad.found("rows without text", f"{source.path}: row {number} has no text in column {column!r}")
-        elif not isinstance(row[column], str):
-            bad.found(
-                "rows without text",
-                f"{source.path}: column {column!r} of row {number} is {type(row[column]).__name__}, not a text",
-            )
-        elif not bad.is_broken(row[column]):
-            text, spans, label = row[column], None, None
+        if (text := text_of(source, number, row, column, bad)) is not None:
+            spans, label = None, None
             if source.label is not None:
                 try:
                     label = class_name(row.get(source.label))
@@ -77,6 +64,31 @@ def read_table(
             yield LinePart(text, True, True, spans, label)
 
 
+def text_of(source: Source, number: int, row: Row, column: str, bad: BadInput) -> str | None:
+    """The text of a row; None where it has none, which `bad` is told.
+
+    Raises:
+        CorpusError: As `read_table`.
+    """
+    value = row.get(column)
+    if column not in row:
+        bad.found(
+            "rows without text",
+            f"{source.path}: row {number} has no column {column!r}, only {', '.join(row)}; "
+            "name the text's column with --set corpus.column=NAME",
+        )
+    elif value is None:
+        bad.found("rows without text", f"{source.path}: row {number} has no text in column {column!r}")
+    elif not isinstance(value, str):
+        bad.found(
+            "rows without text",
+            f"{source.path}: column {column!r} of row {number} is {type(value).__name__}, not a text",
+        )
+    elif not bad.is_broken(value):
+        return value
+    return None
+
+
 def with_columns(sources: Iterable[Source], wanted: str | int | None, bad: BadInput) -> list[Source]:
     """The sources, tables among them with the column in which their text stands; each file may have its own.
 
@@ -91,18 +103,19 @@ def with_columns(sources: Iterable[Source], wanted: str | int | None, bad: BadIn
     return [replace(s, column=find_column(s, wanted, bad)) if s.is_table else s for s in sources]
 
 
-def find_column(source: Source, wanted: str | int | None, bad: BadInput) -> str:
+def find_column(source: Source, wanted: str | int | None, bad: BadInput, *, among: Iterable[str] = ()) -> str:
     """Chooses the text's column: by its name, else the one with most text.
 
     Args:
         source: The table; its first rows are looked at.
         wanted: What the user named, if anything.
         bad: As for reading.
+        among: Names of other columns that are known to be there, so that a header is told from a row.
 
     Raises:
         CorpusError: It is not there, or no column holds text.
     """
-    rows = [row for _, row in itertools.islice(rows_of(source, bad, wanted), LOOK_ROWS)]
+    rows = [row for _, row in itertools.islice(rows_of(source, bad, wanted, known=among), LOOK_ROWS)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     if wanted is not None:
         if str(wanted) not in names:
@@ -127,7 +140,7 @@ def _looks_like_text(values: Sequence[Any]) -> bool:
 
 
 def rows_of(
-    source: Source, bad: BadInput, column: str | int | None, *, nested: bool = False
+    source: Source, bad: BadInput, column: str | int | None, *, nested: bool = False, known: Iterable[str] = ()
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
 
@@ -136,9 +149,10 @@ def rows_of(
         bad: What is done about what cannot be read.
         column: That of the text, where it is known.
         nested: Whether lists and structures of Parquet and Arrow files are read, which takes time.
+        known: Other columns that are known to be there: by these names, too, a header is told from a row.
     """
     if source.kind in ("csv", "tsv"):
-        asked = {str(name).lower() for name in (column, source.label)}
+        asked = {str(name).lower() for name in (column, source.label, *known)}
         return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
     if source.kind == "jsonl":
         return _jsonl(source.path, bad)

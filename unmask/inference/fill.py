@@ -1,131 +1,157 @@
 """Filling masks: candidates for each one, and the likeliest fillings of all of them together.
 
-Shape suffixes: B = beams, S = positions, M = masks, V = vocabulary.
+Shape suffixes: A = ids that are allowed.
 """
 
 from __future__ import annotations
 
-import math
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.inference.filled import Candidate, Filled, Filling
+from unmask.inference.jointly import Beam, fill_by_beam, fill_by_confidence, fillings_of
+from unmask.inference.predict import Likeliest, Query, likeliest
+from unmask.inference.words import LONGEST_WORD, GivenWords, WordSearch, read_candidates
+from unmask.inference.words_jointly import fill_with_words
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
+log = logging.getLogger("unmask")
 
-@dataclass(frozen=True)
-class Candidate:
-    """A token that may stand at a mask."""
-
-    token: str
-    token_id: int
-    probability: float
+Joint = Literal["beam", "confidence", "none"]
+PART_TEXTS = 4096  # filled at once
 
 
 @dataclass(frozen=True)
-class Filling:
-    """One choice for all masks of a text.
+class FillSettings:
+    """How masks are filled.
 
     Attributes:
-        tokens: A token for each mask, in order.
-        text: The text with them in place.
-        probability: Of the choice, each mask filled in turn given the ones before it (chain rule).
+        top_k: Candidates a mask, words a mask, beams and fillings.
+        joint: How several masks are filled together: by a `beam` search from left to right; by `confidence`, the mask
+            first of which the model is most certain (one filling); or not at all (`none`).
+        candidates: The words that may stand at a mask, of one or several tokens; None: any.
+        max_pieces: Longest word, in tokens, that is put at a mask. Above 1, words begin where a word begins.
     """
 
-    tokens: tuple[str, ...]
-    text: str
-    probability: float
+    top_k: int = 5
+    joint: Joint = "beam"
+    candidates: Sequence[str] | None = None
+    max_pieces: int = 1
+
+    def __post_init__(self) -> None:
+        if self.joint not in get_args(Joint):
+            raise SettingsError(f"joint is {' or '.join(map(repr, get_args(Joint)))}, not {self.joint!r}")
+        if not 1 <= self.max_pieces <= LONGEST_WORD:
+            raise SettingsError(f"max_pieces is a number from 1 to {LONGEST_WORD}, not {self.max_pieces}")
+        if self.candidates is not None and self.max_pieces > 1:
+            raise SettingsError("candidates have as many pieces as they have; leave max_pieces out")
 
 
-@dataclass(frozen=True)
-class Filled:
-    """The result for a text.
-
-    Attributes:
-        masks: For each mask in order its candidates, the likeliest first, each mask looked at alone: what
-            transformers' fill-mask pipeline gives.
-        fillings: The likeliest choices for all masks together.
-    """
-
-    masks: tuple[tuple[Candidate, ...], ...]
-    fillings: tuple[Filling, ...]
-
-
-@torch.no_grad()
 def fill_masks(model: MaskedLM, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> Filled:
-    """Predicts what stands at every mask of a text.
+    """As `fill_texts`, for one text."""
+    return fill_texts(model, tokenizer, [text], FillSettings(top_k=top_k))[0]
+
+
+def fill_texts(
+    model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], settings: FillSettings | None = None
+) -> list[Filled]:
+    """Predicts what stands at every mask of some texts.
+
+    A text longer than the model is seen through a window around each mask, and the log says so.
 
     Args:
         model: In evaluation mode.
         tokenizer: Its tokenizer.
-        text: With one or several `[MASK]` (as the tokenizer spells it).
-        top_k: Candidates a mask, and fillings.
+        texts: Each with one or several `[MASK]` (as the tokenizer spells it).
+        settings: How.
 
     Raises:
-        SettingsError: There is no mask, the text is too long for the model, or `top_k` is out of range.
+        SettingsError: A text has no mask, `top_k` is out of range, or a candidate cannot be spelled.
     """
+    settings = settings or FillSettings()
+    if not 1 <= settings.top_k <= tokenizer.vocab_size:
+        raise SettingsError(
+            f"top_k is a number from 1 to the vocabulary's {tokenizer.vocab_size}, not {settings.top_k}"
+        )
+    given = None if settings.candidates is None else read_candidates(tokenizer, settings.candidates)
+    found: list[Filled] = []
+    for begin in range(0, len(texts), PART_TEXTS):
+        queries = _queries(model, tokenizer, texts[begin : begin + PART_TEXTS])
+        found += _fill(model, tokenizer, queries, settings, given)
+    return found
+
+
+def _queries(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Query]:
     mask_id = tokenizer.special.mask
     mask = tokenizer.token(mask_id)
-    if not 1 <= top_k <= tokenizer.vocab_size:
-        raise SettingsError(f"top_k is a number from 1 to the vocabulary's {tokenizer.vocab_size}, not {top_k}")
-    input_ids = tokenizer.encode_prompt(text)
-    places = np.flatnonzero(input_ids == mask_id)
-    if len(places) == 0:
-        raise SettingsError(f"there is no {mask} in the text {text!r}; put {mask} where a word is to be found")
-    longest = model.config.max_position_embeddings
-    if len(input_ids) > longest:
-        raise SettingsError(f"the text has {len(input_ids)} tokens, but the model takes {longest}; give a shorter text")
-    probability_MV = _log_probabilities(model, input_ids[None], places)[0].exp()
-    masks = tuple(_candidates(tokenizer, row, top_k) for row in probability_MV)
-    return Filled(masks, _fill_jointly(model, tokenizer, input_ids, places, num_beams=top_k))
+    for text in texts:
+        if not isinstance(text, str):
+            raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
+    longest, longer = model.config.max_position_embeddings, 0
+    queries = []
+    for text, input_ids in zip(texts, tokenizer.encode_prompts(texts), strict=True):
+        places = np.flatnonzero(input_ids == mask_id)
+        if len(places) == 0:
+            raise SettingsError(f"there is no {mask} in the text {text!r}; put {mask} where a word is to be found")
+        longer += len(input_ids) > longest
+        queries.append(Query(input_ids, places))
+    if longer:
+        log.warning(
+            "texts longer than the model's %d tokens: %d; each mask is seen with the text around it", longest, longer
+        )
+    return queries
 
 
-def _log_probabilities(model: MaskedLM, input_ids_BS: NDArray[np.int32], places: NDArray[np.int64]) -> Tensor:
-    """[B, number of places, V], float32."""
-    num_beams, length = input_ids_BS.shape
-    positions = (np.arange(num_beams)[:, None] * length + places).reshape(-1)
-    device = model.encoder.tokens.device
-    logits = model(
-        torch.from_numpy(input_ids_BS.astype(np.int64)).to(device),
-        positions_N=torch.from_numpy(positions).to(device),
-    )
-    return torch.log_softmax(logits.float(), -1).view(num_beams, len(places), -1).cpu()
+def _fill(
+    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], settings: FillSettings, given: GivenWords | None
+) -> list[Filled]:
+    allowed_A = None if given is None else given.single_A
+    first = likeliest(model, tokenizer, queries, top_k=settings.top_k, allowed_A=allowed_A)
+    masks = _candidates(tokenizer, queries, first)
+    if settings.max_pieces == 1 and (given is None or list(given.by_length) == [1]):
+        fillings = _fillings(model, tokenizer, queries, first, settings, allowed_A)
+        return [Filled(*each) for each in zip(masks, fillings, strict=True)]
+    search = WordSearch(model, tokenizer, max_pieces=settings.max_pieces, given=given, top_k=settings.top_k)
+    filled = []
+    for query, candidates in zip(queries, masks, strict=True):
+        words = tuple(search.words_at(query.input_ids, place) for place in query.places.tolist())
+        together: tuple[Filling, ...] = ()
+        if settings.joint != "none":
+            together = fill_with_words(search, query, by_confidence=settings.joint == "confidence")
+        filled.append(Filled(candidates, together, words))
+    return filled
 
 
-def _candidates(tokenizer: Tokenizer, probability_V: Tensor, top_k: int) -> tuple[Candidate, ...]:
-    values, ids = probability_V.topk(top_k)
-    return tuple(
-        Candidate(tokenizer.token(id_), id_, value) for id_, value in zip(ids.tolist(), values.tolist(), strict=True)
-    )
+def _candidates(
+    tokenizer: Tokenizer, queries: Sequence[Query], first: Likeliest
+) -> list[tuple[tuple[Candidate, ...], ...]]:
+    """For each text and each of its masks the likeliest tokens."""
+    rows = zip(first.token_ids_NK.tolist(), first.log_probabilities_NK.exp().tolist(), strict=True)
+    each = (tuple(Candidate(tokenizer.token(i), i, p) for i, p in zip(*row, strict=True)) for row in rows)
+    return [tuple(next(each) for _ in query.places) for query in queries]
 
 
-def _fill_jointly(
+def _fillings(
     model: MaskedLM,
     tokenizer: Tokenizer,
-    input_ids: NDArray[np.int32],
-    places: NDArray[np.int64],
-    *,
-    num_beams: int,
-) -> tuple[Filling, ...]:
-    """Beam search over the masks from left to right, each conditioned on the choices before it."""
-    beams, scores = input_ids[None], torch.zeros(1)
-    for place in places:
-        log_BV = _log_probabilities(model, beams, np.array([place]))[:, 0]
-        total_BV = scores[:, None] + log_BV
-        scores, index = total_BV.flatten().topk(min(num_beams, total_BV.numel()))
-        beam, token = np.divmod(index.numpy(), total_BV.shape[1])
-        beams = beams[beam]
-        beams[:, place] = token
-    return tuple(
-        Filling(
-            tuple(tokenizer.token(id_) for id_ in beam[places].tolist()),
-            tokenizer.decode(beam.tolist()),
-            math.exp(score),
-        )
-        for beam, score in zip(beams, scores.tolist(), strict=True)
-    )
+    queries: Sequence[Query],
+    first: Likeliest,
+    settings: FillSettings,
+    allowed_A: Tensor | None,
+) -> list[tuple[Filling, ...]]:
+    """For each text the likeliest choices for all masks together."""
+    beams: list[list[Beam]]
+    if settings.joint == "none":
+        return [()] * len(queries)
+    if settings.joint == "confidence":
+        beams = fill_by_confidence(model, tokenizer, queries, first, allowed_A=allowed_A)
+    else:
+        beams = fill_by_beam(model, tokenizer, queries, first, num_beams=settings.top_k, allowed_A=allowed_A)
+    return fillings_of(tokenizer, queries, beams)

@@ -159,9 +159,15 @@ class Tokenizer:
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
+        return self.encode_prompts([text])[0]
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
         if self.special.unk is None:
-            self._check_known(text.replace(self.token(self.special.mask), ""))
-        return np.asarray(self.backend.encode(text, add_special_tokens=True).ids, dtype=np.int32)
+            for text in texts:
+                self._check_known(text.replace(self.token(self.special.mask), ""))
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token; any shape."""
@@ -182,7 +188,11 @@ class Tokenizer:
 
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
-        return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
+        return self.decode_all([input_ids])[0]
+
+    def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
+        """As `decode`, for any number of texts, in parallel."""
+        return list(self.backend.decode_batch([list(input_ids) for input_ids in texts], skip_special_tokens=True))
 
     def save(self, folder: Path, *, max_length: int) -> None:
         """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.

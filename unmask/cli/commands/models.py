@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,25 @@ import typer
 from unmask.cli.options import JsonFlag, print_json
 
 
+class Joint(Enum):
+    """Names of `unmask.inference.fill.Joint`, which would load torch."""
+
+    beam = "beam"
+    confidence = "confidence"
+    none = "none"
+
+
 def fill(
     model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
     text: Annotated[str, typer.Argument(help="A text with one or several [MASK].")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    joint: Annotated[
+        Joint, typer.Option(help="Several masks together: from left to right, the surest first, or not at all.")
+    ] = Joint.beam,
+    candidates: Annotated[
+        str | None, typer.Option(help="The words that may stand there, with commas between them. [default: any]")
+    ] = None,
+    max_pieces: Annotated[int, typer.Option(help="Also words of several tokens, up to so many.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict what stands at every [MASK].
@@ -22,7 +38,9 @@ def fill(
     """
     from unmask.cli.fill import run_fill
 
-    result = run_fill(model, text, top_k=top_k)
+    given = None if candidates is None else candidates.split(",")
+    settings = {"top_k": top_k, "joint": joint.value, "candidates": given, "max_pieces": max_pieces}
+    result = run_fill(model, text, settings)
     if as_json:
         print_json(result)
 

@@ -1,0 +1,224 @@
+"""Filling and embedding 1,000 texts of mixed length: ours against transformers' pipelines, on the same folder.
+
+    python benchmarks/inference.py TEXT MODEL... [--rounds 5] [--clock wall] [--threads 2] [--table PAGE]
+
+In alternation, in one process; a round is each system once, and what stands in the table is the median over rounds.
+Texts are paragraphs (lines) of TEXT that fit the model, in a fixed random order. `--clock cpu` counts the process's
+time on all cores instead of the clock's: with `--threads 1` that can be compared on a machine where others work.
+
+    fill         a mask in each text, five candidates: `Model.fill(texts)` against the pipeline `fill-mask`
+    embed        the mean of each text's tokens: `Model.embed(texts)` against the pipeline `feature-extraction`, which
+                 gives each token's state, and against the plain way that sentence-transformers goes (`AutoModel` in
+                 sorted batches, padding masked out of the mean)
+
+The others get the texts sorted by length, and of several batch sizes the best one. The pipeline `feature-extraction`
+does not say what is padding, so its means are taken of each text's own tokens; taking them is not in its time.
+
+`equal` is the largest difference of a probability (fill) or of a number of an embedding, from the others' in float32;
+and for fill the share of texts whose likeliest token is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tables import write_table
+
+import unmask
+from unmask.corpus.reading import BadInput
+from unmask.corpus.sources import find_sources
+from unmask.corpus.text import read_lines
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+BATCH_SIZES = (8, 32, 128)
+TEXTS = 1000
+GOAL = 2.0
+
+
+class Case(NamedTuple):
+    """What is compared: ours, and the others by batch size; and what their results are compared as."""
+
+    ours: Callable[[], np.ndarray]
+    others: dict[str, Callable[[int], Any]]
+    settled: dict[str, Callable[[Any], np.ndarray]]
+
+
+def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list[str], list[str]]:
+    """Texts that fit the model with a word of each hidden, and as they are."""
+    (source,) = find_sources([file])
+    lines = [line.text for line in read_lines(source.path, BadInput(skip=False)) if line.text.strip()]
+    rng = random.Random(0)
+    rng.shuffle(lines)
+    plain, masked = [], []
+    for line in lines:
+        words = line.split(" ")
+        words[rng.randrange(len(words))] = mask
+        hidden = " ".join(words)
+        if max(len(ids) for ids in tokenizer([line, hidden])["input_ids"]) <= longest and len(plain) < TEXTS:
+            plain.append(line)
+            masked.append(hidden)
+    return plain, masked
+
+
+def by_length(texts: Sequence[str], call: Callable[[list[str]], list[Any]]) -> list[Any]:
+    """The results for texts in their order, from a call that gets them sorted."""
+    order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+    results: list[Any] = [None] * len(texts)
+    for n, result in zip(order, call([texts[n] for n in order]), strict=True):
+        results[n] = result
+    return results
+
+
+def filling(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.dtype) -> Case:
+    from transformers import pipeline
+
+    theirs = pipeline("fill-mask", str(folder), dtype=dtype)
+
+    def ours() -> np.ndarray:
+        filled = model.fill(texts)
+        return np.array([[(c.probability, c.token_id) for c in each.masks[0]] for each in filled])
+
+    def other(batch_size: int) -> np.ndarray:
+        found = by_length(texts, lambda some: theirs(some, batch_size=batch_size))
+        return np.array([[(c["score"], c["token"]) for c in each] for each in found])
+
+    return Case(ours, {"pipeline": other}, {"pipeline": np.asarray})
+
+
+def embedding(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.dtype) -> Case:
+    from transformers import AutoModel, AutoTokenizer, pipeline
+
+    theirs = pipeline("feature-extraction", str(folder), dtype=dtype)
+    encoder, tokenizer = AutoModel.from_pretrained(folder, dtype=dtype).eval(), AutoTokenizer.from_pretrained(folder)
+    lengths = {text: len(ids) for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True)}
+
+    def states(batch_size: int) -> list[torch.Tensor]:
+        return by_length(texts, lambda some: theirs(some, batch_size=batch_size, return_tensors=True))
+
+    def sentences(batch_size: int) -> np.ndarray:
+        def call(some: list[str]) -> list[np.ndarray]:
+            means: list[np.ndarray] = []
+            for begin in range(0, len(some), batch_size):
+                inputs = tokenizer(some[begin : begin + batch_size], padding=True, return_tensors="pt")
+                inputs.pop("token_type_ids", None)
+                with torch.inference_mode():
+                    hidden = encoder(**inputs).last_hidden_state.float()
+                    weights = inputs["attention_mask"][..., None].float()
+                    means += list(((hidden * weights).sum(1) / weights.sum(1)).numpy())
+            return means
+
+        return np.array(by_length(texts, call))
+
+    def means(found: list[torch.Tensor]) -> np.ndarray:
+        of_texts = (hidden.flatten(0, -2)[: lengths[text]] for text, hidden in zip(texts, found, strict=True))
+        return np.array([hidden.float().mean(0).numpy() for hidden in of_texts])
+
+    others: dict[str, Callable[[int], Any]] = {"pipeline": states, "sorted means": sentences}
+    return Case(lambda: model.embed(texts), others, {"pipeline": means, "sorted means": np.asarray})
+
+
+def seconds_of(clock: Callable[[], float], call: Callable[..., Any], *arguments: Any) -> float:
+    begin = clock()
+    call(*arguments)
+    return clock() - begin
+
+
+def compare(case: Case, rounds: int, clock: Callable[[], float]) -> tuple[float, dict[str, tuple[int, float, float]]]:
+    """Our seconds; the others' batch size, seconds and ratio to ours, as the median of the rounds."""
+    case.ours()
+    best = {}
+    for name, other in case.others.items():
+        other(BATCH_SIZES[1])
+        tried = {size: seconds_of(clock, other, size) for size in BATCH_SIZES}
+        best[name] = min(tried, key=tried.__getitem__)
+    ours: list[float] = []
+    others: dict[str, list[float]] = {name: [] for name in case.others}
+    for _ in range(rounds):
+        ours.append(seconds_of(clock, case.ours))
+        for name, other in case.others.items():
+            others[name].append(seconds_of(clock, other, best[name]))
+    found = {}
+    for name, times in others.items():
+        ratio = statistics.median(time / mine for time, mine in zip(times, ours, strict=True))
+        found[name] = (best[name], statistics.median(times), ratio)
+    return statistics.median(ours), found
+
+
+def difference(what: str, case: Case, name: str) -> str:
+    """How far our results are from the others'."""
+    ours, theirs = case.ours(), case.settled[name](case.others[name](BATCH_SIZES[0]))
+    if what == "embed":
+        return f"{np.abs(ours - theirs).max():.1e} of {np.abs(theirs).max():.1f}"
+    same = (ours[:, 0, 1] == theirs[:, 0, 1]).mean()
+    return f"{np.abs(ours[..., 0] - theirs[..., 0]).max():.1e}; {same:.1%}"
+
+
+def measure(asked: argparse.Namespace, folder: Path, precision: str, only: str) -> list[str]:
+    model = unmask.load(folder, precision=precision)  # type: ignore[arg-type]
+    from transformers import AutoTokenizer
+
+    config = model.network.config
+    mask = model.tokenizer.token(model.tokenizer.special.mask)
+    longest = min(config.max_position_embeddings, asked.longest)
+    plain, masked = read_texts(asked.text, AutoTokenizer.from_pretrained(folder), longest, mask)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    lines = []
+    for what, make, texts in (("fill", filling, masked), ("embed", embedding, plain)):
+        if what not in only:
+            continue
+        case = make(model, folder, texts, dtype)
+        mine, others = compare(case, asked.rounds, CLOCKS[asked.clock])
+        for name, (size, seconds, ratio) in others.items():
+            goal = "" if name != "pipeline" else f"{GOAL:g}, {'met' if ratio >= GOAL else 'missed'}"
+            called = f"{config.layout} {config.num_layers}x{config.hidden_size}"
+            lines.append(
+                f"| {called} | {precision} | {what} | {name} ({size}) | "
+                f"{len(texts) / mine:,.0f} | {len(texts) / seconds:,.0f} | {ratio:.2f} | {goal} | "
+                f"{difference(what, case, name)} |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--longest", type=int, default=512, help="tokens of the longest text")
+    parser.add_argument("--precisions", default="float32,bf16")
+    parser.add_argument("--only", default="fill,embed")
+    parser.add_argument("--table", type=Path, help="page whose table `inference` is rewritten")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    warnings.simplefilter("ignore")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    lines = [
+        f"| model | precision | what | against (batch) | ours, texts/s ({asked.clock}) | this, texts/s | ratio "
+        "| goal | difference |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    print(*lines, sep="\n", flush=True)
+    for folder in asked.models:
+        for precision in asked.precisions.split(","):
+            lines += measure(asked, folder, precision, asked.only)
+    if asked.table:
+        write_table(asked.table, "inference", lines)
+
+
+if __name__ == "__main__":
+    main()

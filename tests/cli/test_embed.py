@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import unmask
+from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from unmask.cli.commands import embedding, models
+from unmask.corpus.texts import TextFile
+from unmask.errors import CorpusError
+from unmask.inference import embed, embed_file, fill
+from unmask.inference import model as model_module
+from unmask.inference.embed import EmbedSettings
+
+TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join([*TEXTS[:2], "", *TEXTS[2:]]) + "\n")
+    return path
+
+
+def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    out = tmp_path / "vectors.npy"
+    code, printed, err = main("embed", run.folder / "model", lines, "--out", out, "--json")
+    assert code == 0, err
+    result = json.loads(printed)
+    assert (result["texts"], result["dimension"], result["long_texts"]) == (4, 64, 0)
+    assert result["skipped"] == {"texts without a letter or sign": 1}
+    assert result["tokens"] == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
+    assert "passed over: 1 texts without a letter or sign" in err
+    assert "a text is a line" in err
+    found = np.load(out)
+    assert (found.dtype, found.shape) == (np.float32, (4, 64))
+    np.testing.assert_allclose(found, run.model.embed(TEXTS), atol=1e-5)
+    assert np.load(out, mmap_mode="r").shape == (4, 64)
+    code, _, err = main("embed", run.folder / "model", lines, "--out", out)
+    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
+    options = ("--overwrite", "--normalize", "--pooling", "first", "--precision", "bf16")
+    assert main("embed", run.folder / "model", lines, "--out", out, *options)[0] == 0
+    np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_tables_to_parquet_in_parts(  # type: ignore[no-untyped-def]
+    main,  # noqa: F811
+    run: unmask.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("key,body\n" + "".join(f"t{n},{text}\n" for n, text in enumerate(TEXTS)))
+    monkeypatch.setattr(embed_file, "PART_TEXTS", 3)
+    out = tmp_path / "vectors.parquet"
+    arguments = ("embed", run.folder, table, "--out", out)
+    code, printed, err = main(*arguments, "--id-column", "key", "--json")
+    assert code == 0, err
+    assert "its text in column 'body', its id column 'key'" in err
+    assert (json.loads(printed)["column"], json.loads(printed)["id_column"]) == ("body", "key")
+    found = pq.read_table(out)
+    assert found.column("id").to_pylist() == ["t0", "t1", "t2", "t3"]
+    assert found.schema.field("embedding").type == pa.list_(pa.float32(), 64)
+    assert pq.ParquetFile(out).num_row_groups == 2
+    np.testing.assert_allclose(np.array(found.column("embedding").to_pylist()), run.model.embed(TEXTS), atol=1e-5)
+    assert main(*arguments, "--overwrite")[0] == 0
+    assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
+
+
+def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(f"the king {n}" for n in range(50)))
+    monkeypatch.setattr(embed_file, "PART_TEXTS", 8)
+    monkeypatch.setattr(embed_file, "PART_CHARS", 60)
+    done, read, most = 0, 0, 0
+    texts = TextFile(path)
+    original = texts.read
+
+    def counted():  # type: ignore[no-untyped-def]
+        nonlocal read, most
+        for text in original():
+            read += 1
+            most = max(most, read - done)
+            yield text
+
+    monkeypatch.setattr(texts, "read", counted)
+
+    def notify(chars: int) -> None:
+        nonlocal done
+        assert chars <= 60 + 11
+        done = read
+
+    report = embed_file.embed_file(run.model, texts, tmp_path / "v.npy", EmbedSettings(), notify=notify)
+    assert report.texts == 50 == read
+    assert 2 <= most <= 8
+
+
+def test_ids_of_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"id": 7, "text": "a b"}\n\n{"id": 9, "text": "c"}\n')
+    assert [(text.id, text.text) for text in TextFile(path).read()] == [(7, "a b"), (9, "c")]
+    path.write_text('{"id": 7, "text": "a b"}\n{"id": 1.5, "text": "c"}\n')
+    with pytest.raises(CorpusError, match=r"row 2 has 1.5 in column 'id'; ids are texts or whole numbers$"):
+        list(TextFile(path).read())
+    path.write_text('{"id": 7, "text": "a b"}\n{"id": 8}\n')
+    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column with --column"):
+        list(TextFile(path).read())
+
+
+def test_other_kinds_of_files(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">x\nMK\nLV\n>y\nGG\n")
+    (tmp_path / "a.conllu").write_text("# newdoc\n1\tAnna\t_\tPROPN\t_\t_\t0\troot\t_\t_\n\n")
+    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.fasta").read()] == [(1, "MKLV"), (2, "GG")]
+    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.conllu").read()] == [(1, "Anna")]
+    assert TextFile(tmp_path / "a.fasta").describe() == "a text is a sequence"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "options", "message"),
+    [
+        ("a.txt", "", (), "a.txt: there is no text in it"),
+        ("a.txt", "\n \n", (), "a.txt: there is no text in it"),
+        ("a.txt", "the king " * 60, (), "text 1 has 122 tokens with special ones, but the model takes 64; long_texts"),
+        ("a.txt", "x", ("--column", "text"), "there are no columns in this file, so none of text can be named"),
+        ("a.csv", "text,mood\nx,y\n", ("--column", "body"), "there is no column 'body'; columns are text, mood"),
+        ("a.csv", "text,mood\nx,y\n", ("--id-column", "key"), "there is no column 'key'; columns are text, mood"),
+        ("a.csv", "1,2\n3,4\n", (), "no column looks like text; columns are 0, 1; name one with --column NAME"),
+        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first"),
+        ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet; give --out one of these"),
+        ("a.txt", "x", ("--out", "."), "is a folder; --out takes a file"),
+        ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
+    ],
+)  # fmt: skip
+def test_mistakes_leave_nothing_behind(  # type: ignore[no-untyped-def]
+    main,  # noqa: F811
+    run: unmask.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    content: str,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(content)
+    out = () if "--out" in options else ("--out", "vectors.parquet")
+    code, printed, err = main("embed", run.folder, file, *out, *options)
+    assert (code, printed) == (2, "")
+    assert message in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_wrong_folders(main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    out = tmp_path / "v.npy"
+    code, _, err = main("embed", tmp_path / "none", lines, "--out", out)
+    assert (code, "none: no such folder; give the folder of a model" in err) == (2, True)
+    code, _, err = main("embed", tmp_path, lines, "--out", out)
+    assert (code, "there is no tokenizer.json" in err) == (2, True)
+    code, _, err = main("embed", run.folder, tmp_path / "none.txt", "--out", out)
+    assert (code, "none.txt: no such file" in err) == (2, True)
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "texts" / name).write_text("x")
+    code, _, err = main("embed", run.folder, tmp_path / "texts", "--out", out)
+    assert (code, "these are 2 files; name one of them" in err) == (2, True)
+
+
+def test_the_command_lines_choices_are_those_of_the_library() -> None:
+    for choices, kinds in (
+        (embedding.Pooling, embed.Pooling),
+        (embedding.LongTexts, embed.LongTexts),
+        (embedding.Precision, model_module.Precision),
+        (models.Joint, fill.Joint),
+    ):
+        assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]
+
+
+def test_options_of_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    text = "The [MASK] loves the [MASK]."
+    code, out, err = main("fill", run.folder, text, "--candidates", "king,Balomin", "--joint", "confidence", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    expected = run.model.fill(text, candidates=["king", "Balomin"], joint="confidence")
+    assert expected.words is not None
+    assert [[word["text"] for word in mask] for mask in result["words"]] == [
+        [word.text for word in mask] for mask in expected.words
+    ]
+    assert len(result["fillings"]) == 1
+    assert "Balomin" in err
+    assert "together:" in err
+    code, out, err = main("fill", run.folder, text, "--max-pieces", 2, "--joint", "none", "--top-k", 2, "--json")
+    assert (code, json.loads(out)["fillings"], "together:" in err) == (0, [], False)
+    assert [len(mask) for mask in json.loads(out)["words"]] == [2, 2]

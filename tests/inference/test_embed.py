@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.conftest import make_text
+from tests.tokens.families import bare_characters
+from unmask.errors import SettingsError
+from unmask.inference import embed as embed_module
+from unmask.inference.batches import batches
+from unmask.inference.embed import EmbedSettings, embed_texts
+from unmask.inference.windows import around, cut
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.layouts import PARTS
+from unmask.tokens.special import SpecialIds
+from unmask.tokens.tokenizer import Tokenizer
+
+LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
+TEXTS = [*LINES, "", "the", "the [MASK] and [SEP] king"]
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+@pytest.mark.parametrize("layout", list(PARTS))
+def test_the_same_folder_in_transformers_gives_the_same_means(  # type: ignore[no-untyped-def]
+    layout: str, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path
+) -> None:
+    """What sentence-transformers does with a plain folder: the mean of the last hidden states under the mask."""
+    transformers = pytest.importorskip("transformers")
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = theirs(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
+    weights = inputs["attention_mask"][..., None].float()
+    mean = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
+    ours = unmask.load(tmp_path)
+    assert ours.embed(TEXTS).dtype == np.float32
+    np.testing.assert_allclose(ours.embed(TEXTS), mean, atol=2e-5)
+    np.testing.assert_allclose(ours.embed(TEXTS, pooling="first"), hidden[:, 0].numpy(), atol=2e-5)
+    unit = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    np.testing.assert_allclose(ours.embed(TEXTS, normalize=True), unit, atol=2e-5)
+    assert np.abs(mean - hidden[:, 0].numpy()).max() > 0.1
+
+
+def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:
+    exact = run.model.embed(TEXTS, normalize=True)
+    rough = unmask.load(run.folder, precision="bf16").embed(TEXTS, normalize=True)
+    cosine = (exact * rough).sum(1) / np.linalg.norm(rough, axis=1)
+    assert 0.99 < cosine.min() < 1.0
+    assert np.abs(exact - rough).max() > 1e-6
+
+
+def test_no_text_depends_on_the_others(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.model.embed(TEXTS)
+    np.testing.assert_allclose(run.model.embed(TEXTS[::-1])[::-1], whole, atol=1e-5)
+    monkeypatch.setattr(embed_module, "PART_TEXTS", 4)
+    np.testing.assert_allclose(run.model.embed(TEXTS), whole, atol=1e-5)
+    assert run.model.embed([]).shape == (0, 64)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "longest", "shapes"),
+    [
+        ((3, 9, 8, 4, 1, 30, 9), 32, [(3, 32)]),
+        ((3, 9, 8), 512, [(1, 24)]),  # few texts, a short row
+        ((300, 100, 30, 200, 2, 128), 400, [(1, 304), (1, 200), (3, 128)]),  # like stands with like
+        ((40,) * 30, 128, [(8, 128), (2, 128)]),  # 1,024 positions a batch
+        ((600, 600), 1024, [(1, 1024), (1, 1024)]),
+    ],
+)
+def test_batches_lose_no_token(lengths: tuple[int, ...], longest: int, shapes: list[tuple[int, int]]) -> None:
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(5, 99, size=n).astype(np.int32) for n in lengths]
+    seen, found = {}, []
+    for batch in batches(sequences, pad_id=0, longest=longest, positions=1024):
+        found.append(tuple(batch.input_ids_BS.shape))
+        ids, segments = batch.input_ids_BS.flatten(), batch.segment_ids_BS.flatten()
+        positions = batch.position_ids_BS.flatten()
+        assert ids[segments < 0].eq(0).all()
+        assert int((segments >= 0).sum()) == batch.lengths.sum()
+        for number, begin, length in zip(batch.numbers, batch.begins, batch.lengths, strict=True):
+            place = slice(begin, begin + length)
+            assert positions[place].tolist() == list(range(length))
+            assert len(set(segments[place].tolist())) == 1
+            seen[int(number)] = ids[place].tolist()
+        for row in batch.segment_ids_BS:
+            real = row[row >= 0]
+            assert len(real.unique_consecutive()) == len(real.unique())
+    assert seen == {number: sequence.tolist() for number, sequence in enumerate(sequences)}
+    assert found == shapes
+
+
+def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    model = make_model(max_position_embeddings=16)
+    long = " ".join(
+        ["the king sees the queen at sea and the dog loves the cat in the garden at sea", *["the ship"] * 6]
+    )
+    ids = tokenizer.encode_prompt(long)
+    assert 30 < len(ids) < 44, "three windows"
+    texts = ["the king", long]
+    with pytest.raises(SettingsError, match=rf"text 1 has {len(ids)} tokens .* the model takes 16; long_texts='split'"):
+        embed_texts(model, tokenizer, texts, EmbedSettings())
+    with pytest.raises(SettingsError, match="line 7 has"):
+        embed_texts(model, tokenizer, texts, EmbedSettings(), names=["line 6", "line 7"])
+
+    def hidden(part: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return model.encoder(torch.tensor([[2, *part, 3]]))[0]
+
+    inner = ids[1:-1].tolist()
+    windows = [hidden(inner[begin : begin + 14]) for begin in range(0, len(inner), 14)]
+    cases = {
+        ("mean", "split"): torch.cat(windows).mean(0),
+        ("first", "split"): torch.stack([window[0] for window in windows]).mean(0),
+        ("mean", "truncate"): windows[0].mean(0),
+        ("first", "truncate"): windows[0][0],
+    }
+    for (pooling, long_texts), expected in cases.items():
+        done = embed_texts(model, tokenizer, texts, EmbedSettings(pooling, False, long_texts))  # type: ignore[arg-type]
+        np.testing.assert_allclose(done.vectors[1], expected.numpy(), atol=1e-5)
+        kept = len(inner) if long_texts == "split" else 14
+        assert (done.num_long, done.num_tokens) == (1, kept + len(tokenizer.encode_prompt("the king")) - 2)
+
+
+def test_windows_by_hand() -> None:
+    ids = np.array([2, 10, 11, 12, 13, 14, 15, 16, 17, 3], dtype=np.int32)
+    assert [window.tolist() for window in cut(ids, 7, SPECIAL)] == [[2, 10, 11, 12, 13, 14, 3], [2, 15, 16, 17, 3]]
+    assert [window.tolist() for window in cut(ids, 10, SPECIAL)] == [ids.tolist()]
+    for place, expected, inside in ((1, 10, 1), (4, 11, 3), (5, 12, 3), (8, 13, 5)):
+        window, at = around(ids, place, 7, SPECIAL)
+        assert window.tolist() == [2, *range(expected, expected + 5), 3]
+        assert (at, window[at]) == (inside, ids[place])
+    bare = SpecialIds(pad=0, unk=None, cls=None, sep=None, mask=4)
+    assert [window.tolist() for window in cut(ids[1:4], 2, bare)] == [[10, 11], [12]]
+
+
+@pytest.mark.parametrize(
+    ("options", "texts", "message"),
+    [
+        ({}, "the king", "embed takes a list of texts; put brackets around a single one"),
+        ({}, ["the king", None], "text 1 is NoneType, not a text"),
+        ({"pooling": "max"}, ["a"], "pooling is 'mean' or 'first', not 'max'"),
+        ({"long_texts": "cut"}, ["a"], "long_texts is 'error' or 'split' or 'truncate', not 'cut'"),
+    ],
+)
+def test_mistakes(run: unmask.Run, options: dict[str, str], texts: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run.model.embed(texts, **options)  # type: ignore[arg-type]
+
+
+def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
+    tokenizer = bare_characters()
+    model = make_model(vocab_size=tokenizer.vocab_size, pad_id=0, cls_id=None, sep_id=None, mask_id=1)
+    done = embed_texts(model, tokenizer, ["What", "a"], EmbedSettings())
+    assert done.num_tokens == 5
+    with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
+        embed_texts(model, tokenizer, ["What", ""], EmbedSettings())
+
+
+def test_an_unknown_precision(run: unmask.Run) -> None:
+    with pytest.raises(SettingsError, match="precision is 'float32' or 'bf16' or 'auto', not 'int8'"):
+        unmask.load(run.folder, precision="int8")  # type: ignore[arg-type]

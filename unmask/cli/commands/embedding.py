@@ -1,0 +1,75 @@
+"""Texts to vectors."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import JsonFlag, print_json
+
+
+class Pooling(Enum):
+    """Names of `unmask.inference.embed.Pooling`, which would load torch."""
+
+    mean = "mean"
+    first = "first"
+
+
+class LongTexts(Enum):
+    """Names of `unmask.inference.embed.LongTexts`."""
+
+    error = "error"
+    split = "split"
+    truncate = "truncate"
+
+
+class Precision(Enum):
+    """Names of `unmask.inference.model.Precision`."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+    auto = "auto"
+
+
+PrecisionOption = Annotated[
+    Precision, typer.Option(help="bf16 is several times faster on machines made for it; auto takes it there.")
+]
+
+
+def embed(  # noqa: PLR0913, PLR0917  (options)
+    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
+    out: Annotated[Path, typer.Option(help="A .npy file, or .parquet, which holds the texts' ids.")] = ...,  # type: ignore[assignment]
+    pooling: Annotated[Pooling, typer.Option(help="Mean of a text's tokens, or its first token.")] = Pooling.mean,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Divide each vector by its length.")] = False,
+    long_texts: Annotated[
+        LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
+    ] = LongTexts.error,
+    column: Annotated[str | None, typer.Option(help="Where a table's text stands. [default: found]")] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Where a table's ids stand. [default: id, else the number of the row]")
+    ] = None,
+    precision: PrecisionOption = Precision.float32,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Turn texts into vectors, one a text, for search and clustering. Memory does not grow with the file.
+
+    Example: unmask embed runs/mine/model texts.csv --out vectors.parquet --normalize
+    """
+    from unmask.cli.embed import run_embed
+
+    result = run_embed(
+        model,
+        file,
+        out,
+        settings={"pooling": pooling.value, "normalize": normalize, "long_texts": long_texts.value},
+        columns={"column": column, "id_column": id_column},
+        precision=precision.value,
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json(result)

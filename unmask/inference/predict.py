@@ -1,0 +1,105 @@
+"""The likeliest tokens at places of texts, for any number of texts at once.
+
+Shape suffixes: N = places of all texts, V = vocabulary, A = ids that are allowed, K = how many are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.inference.batches import batches, hidden_states, logits_at
+from unmask.inference.windows import around
+from unmask.model.encoder import MaskedLM
+from unmask.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Query:
+    """Places of a text that are asked about.
+
+    Attributes:
+        input_ids: The whole text with its special tokens, however long.
+        places: Where in it; at least one.
+    """
+
+    input_ids: NDArray[np.int32]
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The likeliest tokens at some places, the likeliest first.
+
+    Attributes:
+        token_ids_NK: int64.
+        log_probabilities_NK: float32, of all the vocabulary.
+    """
+
+    token_ids_NK: Tensor
+    log_probabilities_NK: Tensor
+
+
+@torch.inference_mode()
+def likeliest(
+    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], *, top_k: int, allowed_A: Tensor | None = None
+) -> Likeliest:
+    """What stands at each place of each query, in their order. A long text is seen through a window around each place.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: Its tokenizer.
+        queries: Any number.
+        top_k: How many tokens a place; fewer where fewer are allowed.
+        allowed_A: Ids, int64, of which they are chosen; None: all. Probabilities are those among all.
+    """
+    sequences, owners, places = _sequences(model, tokenizer, queries)
+    total = sum(len(query.places) for query in queries)
+    top_k = min(top_k, tokenizer.vocab_size if allowed_A is None else len(allowed_A))
+    ids_NK = torch.empty(total, top_k, dtype=torch.int64)
+    values_NK = torch.empty(total, top_k)
+    longest = model.config.max_position_embeddings
+    for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
+        numbers_N = np.concatenate([owners[number] for number in batch.numbers])
+        inside = [begin + places[number] for begin, number in zip(batch.begins, batch.numbers, strict=True)]
+        inside_N = torch.from_numpy(np.concatenate(inside))
+        done = 0
+        for logits_NV in logits_at(model, hidden_states(model, batch), inside_N):
+            part_N = torch.from_numpy(numbers_N[done : done + len(logits_NV)])
+            done += len(logits_NV)
+            log_norm_N = torch.logsumexp(logits_NV, -1, keepdim=True)
+            if allowed_A is None:
+                top, ids = logits_NV[:, : tokenizer.vocab_size].topk(top_k)
+            else:
+                top, index = logits_NV[:, allowed_A.to(logits_NV.device)].topk(top_k)
+                ids = allowed_A[index.cpu()]
+            ids_NK[part_N], values_NK[part_N] = ids.cpu(), (top - log_norm_N).cpu()
+    return Likeliest(ids_NK, values_NK)
+
+
+def _sequences(
+    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query]
+) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+    """What the model sees; which of all queries' places each answers, by number; and where they are."""
+    longest = model.config.max_position_embeddings
+    sequences, owners, places = [], [], []
+    number = 0
+    for query in queries:
+        numbers = number + np.arange(len(query.places))
+        number += len(query.places)
+        if len(query.input_ids) <= longest:
+            sequences.append(query.input_ids)
+            owners.append(numbers)
+            places.append(query.places)
+            continue
+        for owner, place in zip(numbers, query.places.tolist(), strict=True):
+            window, inside = around(query.input_ids, place, longest, tokenizer.special)
+            sequences.append(window)
+            owners.append(np.array([owner]))
+            places.append(np.array([inside]))
+    return sequences, owners, places

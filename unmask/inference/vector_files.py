@@ -1,0 +1,137 @@
+"""Files of vectors, written part by part: .npy, and Parquet with the texts' ids.
+
+A file has its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from unmask.errors import CorpusError, RunError
+
+
+class VectorFile(Protocol):
+    """A file that is being written."""
+
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
+        """Writes some more vectors [texts, hidden_size], float32, with their ids."""
+
+    def close(self) -> None:
+        """Writes what stands at the file's end or depends on it."""
+
+
+class NpyFile:
+    """One array [texts, hidden_size], float32, in the order of the texts; ids are not kept."""
+
+    def __init__(self, path: Path, dimension: int) -> None:
+        self._file = path.open("wb")
+        self._shape = (0, dimension)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        """The format leaves room for the number of rows to grow, so the header is as long at the end."""
+        header = {"descr": "<f4", "fortran_order": False, "shape": self._shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
+        """As `VectorFile`."""
+        self._shape = (self._shape[0] + len(ids), self._shape[1])
+        self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+
+    def close(self) -> None:
+        """As `VectorFile`."""
+        self._file.seek(0)
+        self._write_header()
+        self._file.close()
+
+
+class ParquetFile:
+    """Columns `id` (whole numbers or texts, as they were given) and `embedding` (lists of one length, float32)."""
+
+    def __init__(self, path: Path, dimension: int) -> None:
+        self._path, self._dimension = path, dimension
+        self._writer: pq.ParquetWriter | None = None
+        self._kind: type[str] | type[int] = int
+
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
+        """As `VectorFile`.
+
+        Raises:
+            CorpusError: Some ids are texts and some are numbers.
+        """
+        if self._writer is None:
+            self._kind = type(ids[0])
+            self._writer = pq.ParquetWriter(self._path, self._schema())
+        if odd := next((id_ for id_ in ids if type(id_) is not self._kind), None):
+            raise CorpusError(f"the id {odd!r} is {type(odd).__name__}, but the first was {self._kind.__name__}")
+        values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+        columns = [ids, pa.FixedSizeListArray.from_arrays(values, self._dimension)]
+        self._writer.write_table(pa.Table.from_arrays(list(map(_as_array, columns)), schema=self._schema()))
+
+    def _schema(self) -> pa.Schema:
+        kind = pa.string() if self._kind is str else pa.int64()
+        return pa.schema([("id", kind), ("embedding", pa.list_(pa.float32(), self._dimension))])
+
+    def close(self) -> None:
+        """As `VectorFile`."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _as_array(column: Sequence[str | int] | pa.Array) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(column)
+
+
+KINDS: dict[str, Callable[[Path, int], VectorFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses, before any work is done, a file that cannot be written.
+
+    Raises:
+        RunError: It is a folder, of no kind that is known, or there already.
+    """
+    if out.is_dir():
+        raise RunError(f"{out} is a folder; --out takes a file")
+    if out.suffix not in KINDS:
+        raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
+    if not out.parent.is_dir():
+        raise RunError(f"{out}: there is no folder {out.parent}; make it first")
+
+
+class Writing:
+    """Gives a file its name once all was written, and takes it away where something failed.
+
+    Args:
+        out: Ends in one of `KINDS`.
+        dimension: Of the vectors.
+    """
+
+    def __init__(self, out: Path, dimension: int) -> None:
+        self.out = out
+        self._partial = out.with_name(out.name + ".partial")
+        self._dimension = dimension
+
+    def __enter__(self) -> VectorFile:
+        self._file = KINDS[self.out.suffix](self._partial, self._dimension)
+        return self._file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is None:
+            os.replace(self._partial, self.out)
+        else:
+            self._partial.unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""Which tokens a word of several begins with, and which go on with it, for any family of tokenizers.
+
+    WordPiece          king, mount    ##ain
+    byte-level BPE     Ġking, Ġmount  ain
+    characters         any letter     any letter
+
+Shape suffixes: A = ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """Ids by the place that they may have in a word behind a space; all int64.
+
+    Attributes:
+        whole_A: A word may begin with them.
+        opening_A: Those among them behind which a word may go on.
+        further_A: They go on with a word.
+    """
+
+    whole_A: Tensor
+    opening_A: Tensor
+    further_A: Tensor
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> WordPieces:
+        """Asks the tokenizer's word starts what they say behind a letter, and before one."""
+        ids = np.flatnonzero(tokenizer.ordinary)
+        texts = [tokenizer.text(int(id_)) for id_ in ids]
+        is_letters = np.array([text.isascii() and text.isalpha() for text in texts], dtype=bool)
+        if not is_letters.any():
+            return cls(torch.from_numpy(ids), torch.from_numpy(ids[:0]), torch.from_numpy(ids[:0]))
+        letter = ids[is_letters][0]
+        goes_on = ~tokenizer.starts(np.stack([np.full_like(ids, letter), ids], axis=1))[:, 1]
+        begins = np.ones_like(goes_on) if _spells_spaces(tokenizer) else ~goes_on
+        opening = begins.copy()
+        if (goes_on & is_letters).any():
+            further = ids[goes_on & is_letters][0]
+            opening &= ~tokenizer.starts(np.stack([ids, np.full_like(ids, further)], axis=1))[:, 1]
+        return cls(*(torch.from_numpy(ids[chosen]) for chosen in (begins, opening, goes_on)))
+
+
+def _spells_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether spaces are tokens of their own, so that nothing marks where a word begins."""
+    return tokenizer.word_starts.spelling.family == "plain"

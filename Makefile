@@ -2,7 +2,7 @@
 # make test   install with the test extras and run the tests
 # make check  what CI runs: format, lint, types, tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
-# make bench-long   how long until a model is as good as with others; alone on the machine
+# make bench-long TEXT=FILE   how long until a model is as good as with others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
 PYTHON ?= python3
@@ -48,6 +48,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/train.py "$(TEXT)" --table docs/benchmarks.md
 
 bench-long: $(VENV)/.dev
+	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results docs/measured/time_to_loss.jsonl --seeds 0,1,2 \
+		--table docs/benchmarks.md --picture docs/pictures/time_to_loss.svg
 	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
 
 release-check: $(VENV)/.dev

@@ -1,6 +1,7 @@
-"""Held-out loss over wall-clock: what users really wait for.
+r"""Held-out loss over wall-clock: what users really wait for.
 
-    python benchmarks/time_to_loss.py TEXT... --results FILE [--minutes 30] [--ours 0.75,3,10] [--seeds 0,1,2]
+    python benchmarks/time_to_loss.py TEXT... --results FILE [--minutes 30] [--ours 0.75,3,10] [--seeds 0,1,2] \
+        [--table PAGE] [--picture FILE]
     python benchmarks/time_to_loss.py TEXT... --results FILE --sweep 4
 
 All systems train on the same rows of 128 positions of the same prepared text, with one WordPiece tokenizer of 8,192
@@ -34,7 +35,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import loss_curves
 import torch
+from tables import write_table
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
@@ -230,7 +233,7 @@ def sweep(data: str, minutes: float, results: Path) -> None:
     """The first minutes of the tuned system's schedule, for each candidate."""
     for batch_tokens, learning_rate in SWEEP:
         name = f"sweep-{batch_tokens}-{learning_rate:g}"
-        if name in _done(results):
+        if name in loss_curves.load(results):
             continue
         work = Work(data, "tuned", 30.0, batch_tokens, learning_rate)
         systems = {name: start(work)}
@@ -252,13 +255,6 @@ def _write(results: Path, name: str, work: Work, system: System) -> None:
         out.write(json.dumps(entry) + "\n")
 
 
-def _done(results: Path) -> dict[str, dict[str, Any]]:
-    if not results.exists():
-        return {}
-    entries = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {entry["name"]: entry for entry in entries}
-
-
 def prepare(texts: list[Path], out: Path) -> None:
     command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", "8192"]
     subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
@@ -278,7 +274,7 @@ def measure(data: str, asked: argparse.Namespace) -> None:
         for seed in map(int, asked.seeds.split(","))
     }
     for group in ([peers] if asked.systems != "ours" else []) + [{name: work} for name, work in own.items()]:
-        missing = {name: work for name, work in group.items() if name not in _done(asked.results)}
+        missing = {name: work for name, work in group.items() if name not in loss_curves.load(asked.results)}
         systems = {name: start(work) for name, work in missing.items()}
         alternate(systems, slice_seconds=SLICE)
         for name, system in systems.items():
@@ -289,7 +285,7 @@ def measure(data: str, asked: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
-    parser.add_argument("--results", type=Path)
+    parser.add_argument("--results", type=Path, help="where runs are kept, and found again")
     parser.add_argument("--minutes", type=float, default=30.0, help="of transformers' systems")
     parser.add_argument("--ours", default="0.75,3,10", help="budgets of ours, in minutes")
     parser.add_argument("--seeds", default="0", help="of ours")
@@ -297,6 +293,8 @@ def main() -> None:
     parser.add_argument("--recipe", default="tiny")
     parser.add_argument("--set", action="append", metavar="SECTION.KEY=VALUE", help="a setting of ours")
     parser.add_argument("--sweep", type=float, metavar="MINUTES", help="only the candidates for `tuned`")
+    parser.add_argument("--table", type=Path, help="page whose table `time-to-loss` is rewritten")
+    parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
@@ -314,6 +312,13 @@ def main() -> None:
             sweep(data, asked.sweep, asked.results)
         else:
             measure(data, asked)
+    results = loss_curves.load(asked.results)
+    lines = loss_curves.table(results)
+    print(*lines, sep="\n")
+    if asked.picture:
+        loss_curves.draw(results, asked.picture)
+    if asked.table:
+        write_table(asked.table, "time-to-loss", lines)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def draw(results: Results, path: Path) -> None:
     ticks: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlim(0.15, 60.0)
+    axes.set_xlim(0.15, 90.0)
     axes.set_xlabel("minutes of training")
     axes.set_ylabel("held-out loss, nats a hidden token")
     path.write_text(to_svg(figure), encoding="utf-8")

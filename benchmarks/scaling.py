@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py TEXT [--rounds 3] [--table PAGE] [--picture FILE]
 
-One thing is changed at a time, from 4 layers of 256, 8,192 words, rows of 128 and 8,192 positions a step, with Muon. The
+One thing is changed at a time, from 4 layers of 256, 8,192 words, rows of 128 and 8,192 positions a step with Muon. The
 systems of an axis are processes of their own that train in turn. Tokens are those of the text, without special
 tokens and padding; memory is the largest that a process had. `documents` compares the text as documents of mixed length
 (a line each, packed and kept apart) with the same text as one document a file, whose rows are full by themselves.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unmask.errors import ModelError
+from unmask.evaluation.own_network import OwnNetwork
+from unmask.evaluation.pseudo import checked_form, pseudo_log_likelihoods
 from unmask.inference.fill import Filled, fill_masks
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
@@ -28,6 +34,15 @@ class Model:
     def fill(self, text: str, *, top_k: int = 5) -> Filled:
         """Predicts what stands at every `[MASK]` of a text; see `unmask.inference.fill.fill_masks`."""
         return fill_masks(self.network, self.tokenizer, text, top_k=top_k)
+
+    def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
+        """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.
+
+        Raises:
+            SettingsError: A sentence is empty or longer than the model, or the form is none.
+        """
+        network, known = OwnNetwork(self.network), checked_form(form)
+        return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
 
 
 def load(folder: str | Path) -> Model:

@@ -103,14 +103,35 @@ def test_evaluate(main, run: unmask.Run, corpus_file: Path) -> None:  # type: ig
     code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
     assert code == 0
     result = json.loads(out)
-    assert set(result) == {
+    assert set(result) >= {
         "loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens", "by_rate",
+        "accuracy_top5", "breakdown", "pseudo_perplexity",
     }  # fmt: skip
     assert set(result["by_rate"]) == {"0.15", "0.3"}
     assert "bits per byte" in err
+    assert "word frequency" in err
+    assert "pseudo-perplexity" in err
     code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
     assert code == 2
     assert "--rates many: expected numbers with commas" in err
+
+
+def test_score(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "order.jsonl"
+    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
+    file.write_text(json.dumps(pair) + "\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["accuracy"], result["pairs"], result["phenomena"]) == (1.0, 1, {"order": 1.0})
+    assert "order" in err
+    assert "50 % is chance" in err
+    file.write_text("{}\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert (code, out) == (2, "")
+    assert "order.jsonl: line 1: not in BLiMP's format" in err
+    code, _, err = main("score", tmp_path / "none", file)
+    assert (code, "no such folder; give the folder of a model" in err) == (2, True)
 
 
 def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]

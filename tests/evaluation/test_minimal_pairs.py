@@ -122,7 +122,7 @@ def test_blimp_is_read_whole(shared_data: Path) -> None:
     pairs = read_pairs(shared_data / "blimp" / "blimp.tar.gz")
     assert len(pairs) == 67_000
     assert len({pair.paradigm for pair in pairs}) == 67
-    assert len({pair.phenomenon for pair in pairs}) == 12
+    assert len({pair.phenomenon for pair in pairs}) == 13, "the paper's 12; the files call s-selection one of its own"
 
 
 def test_wilsons_interval() -> None:

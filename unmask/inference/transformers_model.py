@@ -117,6 +117,9 @@ def _tokenizer(folder: Path, transformers: Any) -> Tokenizer:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason})") from error
     try:
-        return as_tokenizer(theirs)
+        found = as_tokenizer(theirs)
     except TokenizerError as error:
         raise TokenizerError(f"{folder}: {error}") from error
+    if not found.ordinary.any():  # what transformers makes where it finds nothing
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary)")
+    return found

@@ -38,7 +38,7 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  
 
 def test_help_names_every_command() -> None:
     out, _ = call("--help")
-    for command in ("pretrain", "prepare", "lexicon", "masks", "fill", "evaluate"):
+    for command in ("pretrain", "prepare", "lexicon", "masks", "fill", "evaluate", "score", "compare"):
         assert command in out
         assert "Example: unmask" in call(command, "--help")[0]
 
@@ -132,6 +132,23 @@ def test_score(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[n
     assert "order.jsonl: line 1: not in BLiMP's format" in err
     code, _, err = main("score", tmp_path / "none", file)
     assert (code, "no such folder; give the folder of a model" in err) == (2, True)
+
+
+def test_compare(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
+    asked = ("compare", "random", "whole_word", "--data", corpus_file, "--out", tmp_path / "out", *small)
+    code, out, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert set(result) >= {"recipes", "differences", "verdict"}
+    assert set(result["recipes"]) == {"random", "whole_word"}
+    assert set(result["runs"]["random"][0]["by_rate"]) == {"0.3"}
+    assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
+    assert result["verdict"] in " ".join(err.split())
+    code, _, err = main(*asked, "--rates", "x", "--steps", 2)
+    assert (code, "--rates x: expected numbers with commas" in err) == (2, True)
+    code, _, err = main(*asked)
+    assert (code, "give either minutes or steps for each run" in err) == (2, True)
 
 
 def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.commands.measuring import score
+from unmask.cli.commands.measuring import compare, score
 from unmask.cli.commands.models import evaluate, fill
 from unmask.cli.commands.pretraining import pretrain, recipes
 from unmask.cli.commands.text import audit, lexicon, masks, prepare
@@ -37,7 +37,18 @@ def options(
     """Pretrain masked language models on your own text, and use them in transformers."""
 
 
-for command in (pretrain, prepare, lexicon, masks, fill, evaluate, score, audit, recipes):  # the order of --help
+for command in (
+    pretrain,
+    prepare,
+    lexicon,
+    masks,
+    fill,
+    evaluate,
+    score,
+    compare,
+    audit,
+    recipes,
+):  # the order of --help
     app.command()(command)
 
 

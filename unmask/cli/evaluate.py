@@ -9,8 +9,8 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from unmask.cli.options import rates_of
 from unmask.cli.progress import console
-from unmask.errors import SettingsError
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
 
@@ -29,10 +29,7 @@ def run_evaluate(
     Raises:
         UnmaskError: As `unmask.inference.evaluate.evaluate`, or the rates are no numbers.
     """
-    try:
-        values = [float(rate) for rate in rates.split(",")]
-    except ValueError as error:
-        raise SettingsError(f"--rates {rates}: expected numbers with commas between them, such as 0.15,0.3") from error
+    values = rates_of(rates)
     out = console()
     loaded = load_scorable(model)
     out.print("reading the text, then hiding and predicting", style="dim")

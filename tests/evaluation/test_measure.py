@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,12 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.evaluation.held_out import _mean_and_error
 from unmask.evaluation.kinds import kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
+from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.passages import Passage, cut, passages_of_text
 from unmask.evaluation.questions import Answer, Question
 from unmask.evaluation.tally import Ratio
 from unmask.evaluation.text_words import hidden, owner_of, uniform, word_spans
+from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
 TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
@@ -130,6 +132,39 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
     assert tokens.accuracy.value == 0.0
     assert tokens.accuracy_top5.value == 1.0
+
+
+def test_a_real_model_one_text_at_a_time(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Loss, accuracy and standard error against a pass for each text, each alone."""
+    model = make_model()
+    found = passages(make_text(12, seed=2), tokenizer, tmp_path)
+    network = OwnNetwork(model)
+    asked: list[Question] = []
+
+    class Watched:
+        longest, batch_positions = 64, 300
+
+        def answer(self, questions: Sequence[Question]) -> list[Answer]:
+            asked.extend(questions)
+            return network.answer(questions)
+
+    settings = Measured(Watched(), tokenizer, 64, 2, lambda _: None)
+    figures = measure_tokens(settings, found, kinds_of(found, with_pos=False), {}, 0.3)
+    losses, right, among = [], 0, 0
+    for question in asked:
+        with torch.no_grad():
+            logits = model(torch.from_numpy(question.input_ids)[None], positions_N=torch.from_numpy(question.places))
+        for line, target in zip(torch.log_softmax(logits.float(), -1), question.targets.tolist(), strict=True):
+            losses.append(-float(line[target]))
+            likelier = int((line > line[target]).sum())
+            right, among = right + (likelier == 0), among + (likelier < 5)
+    assert len(losses) > 100
+    assert figures.loss.denominator == len(losses)
+    assert figures.loss.value == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.accuracy.value * len(losses) == pytest.approx(right)
+    assert figures.accuracy_top5.value * len(losses) == pytest.approx(among)
 
 
 def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -38,7 +38,7 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  
 
 def test_help_names_every_command() -> None:
     out, _ = call("--help")
-    for command in ("pretrain", "prepare", "lexicon", "masks", "fill", "evaluate"):
+    for command in ("pretrain", "prepare", "lexicon", "masks", "fill", "evaluate", "score", "compare"):
         assert command in out
         assert "Example: unmask" in call(command, "--help")[0]
 
@@ -103,14 +103,52 @@ def test_evaluate(main, run: unmask.Run, corpus_file: Path) -> None:  # type: ig
     code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
     assert code == 0
     result = json.loads(out)
-    assert set(result) == {
+    assert set(result) >= {
         "loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens", "by_rate",
+        "accuracy_top5", "breakdown", "pseudo_perplexity",
     }  # fmt: skip
     assert set(result["by_rate"]) == {"0.15", "0.3"}
     assert "bits per byte" in err
+    assert "word frequency" in err
+    assert "pseudo-perplexity" in err
     code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
     assert code == 2
     assert "--rates many: expected numbers with commas" in err
+
+
+def test_score(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "order.jsonl"
+    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
+    file.write_text(json.dumps(pair) + "\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["accuracy"], result["pairs"], result["phenomena"]) == (1.0, 1, {"order": 1.0})
+    assert "order" in err
+    assert "50 % is chance" in err
+    file.write_text("{}\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert (code, out) == (2, "")
+    assert "order.jsonl: line 1: not in BLiMP's format" in err
+    code, _, err = main("score", tmp_path / "none", file)
+    assert (code, "no such folder; give the folder of a model" in err) == (2, True)
+
+
+def test_compare(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
+    asked = ("compare", "random", "whole_word", "--data", corpus_file, "--out", tmp_path / "out", *small)
+    code, out, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert set(result) >= {"recipes", "differences", "verdict"}
+    assert set(result["recipes"]) == {"random", "whole_word"}
+    assert set(result["runs"]["random"][0]["by_rate"]) == {"0.3"}
+    assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
+    assert result["verdict"] in " ".join(err.split())
+    code, _, err = main(*asked, "--rates", "x", "--steps", 2)
+    assert (code, "--rates x: expected numbers with commas" in err) == (2, True)
+    code, _, err = main(*asked)
+    assert (code, "give either minutes or steps for each run" in err) == (2, True)
 
 
 def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]

@@ -20,14 +20,19 @@ def test_figures_at_several_rates(run: unmask.Run, tmp_path: Path) -> None:
     assert high["predicted_tokens"] == pytest.approx(low["predicted_tokens"] * 0.4 / 0.15, rel=0.02)
     assert low["perplexity"] == pytest.approx(math.exp(low["loss"]))
     assert 0 < low["loss_stderr"] < 0.2 * low["loss"]
+    assert low["accuracy"] < low["accuracy_top5"] < 1
+    assert low["bits_per_byte"] < high["bits_per_byte"]
+    assert 1 < result["pseudo_perplexity"] < low["perplexity"], "nothing else is hidden, so more is known"
     assert result == evaluate(run.model, [tmp_path / "a.txt"], rates=(0.15, 0.4)), "the masks are fixed"
 
 
-def test_a_prepared_folder_gives_the_figures_of_the_run(run: unmask.Run) -> None:
+def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
+    """Other masks, so equal within the standard errors."""
     result = evaluate(run.model, [run.folder / "data"])
-    assert result["predicted_tokens"] == run.summary["predicted_tokens"]
-    # The run evaluates in the type that it trains in, here bf16 where the machine is fast at it.
-    assert result["loss"] == pytest.approx(run.summary["validation_loss"], rel=0.01)
+    assert result["words"] == "tokenizer"
+    margin = 4 * math.hypot(result["loss_stderr"], run.summary["validation_loss_stderr"])
+    assert result["loss"] == pytest.approx(run.summary["validation_loss"], abs=margin)
+    assert result["loss"] + margin < run.summary["unigram_entropy"], "a model of frequencies alone would be told apart"
 
 
 def test_a_single_document_is_enough_but_has_no_error(run: unmask.Run, tmp_path: Path) -> None:
@@ -51,3 +56,61 @@ def test_shards_of_another_tokenizer(run: unmask.Run, corpus_file: Path, tmp_pat
     )
     with pytest.raises(SettingsError, match="was prepared with another tokenizer than"):
         evaluate(run.model, [other.folder / "data"])
+
+
+def test_masks_do_not_depend_on_how_much_a_model_takes(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(30, seed=5))
+    whole, cut = (evaluate(run.model, [tmp_path / "a.txt"], length=n, pseudo_tokens=0) for n in (64, 9))
+    for name in ("predicted_tokens", "predicted_bytes", "tokens"):
+        assert whole[name] == cut[name]
+    assert whole["loss"] < cut["loss"], "less context"
+    assert "pseudo_perplexity" not in whole
+
+
+def test_kinds_of_tokens_add_up(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(60, seed=5))
+    result = evaluate(run.model, [tmp_path / "a.txt"], masks=3, pseudo_tokens=0)
+    assert set(result["breakdown"]) == {"word_frequency", "word_pieces", "piece"}
+    for kinds in result["breakdown"].values():
+        assert len(kinds) > 1
+        assert sum(figures["predicted_tokens"] for figures in kinds.values()) == result["predicted_tokens"]
+        for name in ("loss", "accuracy"):
+            total = sum(figures[name] * figures["predicted_tokens"] for figures in kinds.values())
+            assert total == pytest.approx(result[name] * result["predicted_tokens"])
+    frequency = result["breakdown"]["word_frequency"]
+    assert frequency["100-999"]["loss"] < frequency["1"]["loss"], "words of the grammar against made-up names"
+
+
+def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
+    words = [("The", "DET"), ("king", "NOUN"), ("sees", "VERB"), ("the", "DET"), ("queen", "NOUN")]
+    lines = [f"{n}\t{w}\t_\t{pos}\t_\t_\t0\troot\t_\t_" for n, (w, pos) in enumerate(words, 1)]
+    (tmp_path / "a.conllu").write_text(("\n".join(lines) + "\n\n") * 40)
+    result = evaluate(run.model, [tmp_path / "a.conllu"], rates=(0.5,), pseudo_tokens=0)
+    assert set(result["breakdown"]["part_of_speech"]) == {"DET", "NOUN", "VERB"}
+    (tmp_path / "b.txt").write_text("The king sees.")
+    mixed = evaluate(run.model, [tmp_path / "a.conllu", tmp_path / "b.txt"], rates=(0.5,), pseudo_tokens=0)
+    assert "part_of_speech" not in mixed["breakdown"]
+
+
+def test_progress_is_told(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(20, seed=5))
+    told: dict[str, tuple[int, int]] = {}
+    result = evaluate(run.model, [tmp_path / "a.txt"], notify=lambda what, *counts: told.update({what: counts}))
+    assert set(told) == {"tokens at 15%", "words at 15%", "one at a time"}
+    assert told["tokens at 15%"] == told["words at 15%"] == (2 * result["tokens"], 2 * result["tokens"])
+    assert told["one at a time"][0] == result["pseudo_tokens"]
+
+
+def test_options_out_of_range(run: unmask.Run, corpus_file: Path) -> None:
+    for options, message in (
+        ({"rates": ()}, "give one rate at the least"),
+        ({"masks": 0}, "masks: a number from 1 on, not 0"),
+        ({"max_tokens": 0}, "max_tokens: a number from 1 on, not 0"),
+        ({"pseudo_tokens": -1}, "pseudo_tokens: a number from 0 on, not -1"),
+        ({"length": 65}, "length: .* takes 3 to 64 positions, not 65"),
+        ({"length": 2}, "length: .* takes 3 to 64 positions, not 2"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            evaluate(run.model, [corpus_file], **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="too little for max_tokens = 1; give more"):
+        evaluate(run.model, [corpus_file], max_tokens=1)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.commands.embedding import embed
+from unmask.cli.commands.measuring import compare, score
 from unmask.cli.commands.models import evaluate, fill
 from unmask.cli.commands.pretraining import pretrain, recipes
 from unmask.cli.commands.text import audit, lexicon, masks, prepare
@@ -37,7 +38,13 @@ def options(
     """Pretrain masked language models on your own text, and use them in transformers."""
 
 
-for command in (pretrain, prepare, lexicon, masks, fill, embed, evaluate, audit, recipes):  # the order of --help
+COMMANDS = (  # in the order of --help
+    pretrain, prepare, lexicon, masks, audit,
+    fill, embed, evaluate, score, compare,
+    recipes,
+)  # fmt: skip
+
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -6,38 +6,89 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from unmask.cli.options import rates_of
 from unmask.cli.progress import console
-from unmask.errors import SettingsError
 from unmask.inference.evaluate import evaluate
-from unmask.inference.model import load
+from unmask.inference.scorable import load_scorable
 
 
-def run_evaluate(model: Path, data: Sequence[str], rates: str, *, max_tokens: int) -> dict[str, Any]:
-    """Evaluates and shows a table, a line a rate.
+def run_evaluate(
+    model: Path, data: Sequence[str], rates: str, *, masks: int, max_tokens: int, length: int | None, pseudo_tokens: int
+) -> dict[str, Any]:
+    """Evaluates and shows a table, a line a rate, and what kinds of tokens are hard.
+
+    Args:
+        model: Folder of any masked language model.
+        data: As for `unmask.inference.evaluate.evaluate`.
+        rates: Numbers with commas between them.
+        masks, max_tokens, length, pseudo_tokens: As for `unmask.inference.evaluate.evaluate`.
 
     Raises:
         UnmaskError: As `unmask.inference.evaluate.evaluate`, or the rates are no numbers.
     """
-    try:
-        values = [float(rate) for rate in rates.split(",")]
-    except ValueError as error:
-        raise SettingsError(f"--rates {rates}: expected numbers with commas between them, such as 0.15,0.3") from error
-    console().print("reading the text, then hiding and predicting", style="dim")
-    result = evaluate(load(model), data, rates=values, max_tokens=max_tokens)
+    values = rates_of(rates)
+    out = console()
+    loaded = load_scorable(model)
+    out.print("reading the text, then hiding and predicting", style="dim")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def notify(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        result = evaluate(
+            loaded,
+            data,
+            rates=values,
+            masks=masks,
+            max_tokens=max_tokens,
+            length=length,
+            pseudo_tokens=pseudo_tokens,
+            notify=notify,
+        )
+    out.print(_by_rate(result))
+    out.print(_breakdown(result["breakdown"], values[0]))
+    if "pseudo_perplexity" in result and result["pseudo_perplexity"] is not None:
+        out.print(
+            f"\npseudo-perplexity {result['pseudo_perplexity']:.1f} ({result['pseudo_tokens']:,} tokens, one a time)"
+        )
+    return result
+
+
+def _by_rate(result: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("hidden", "loss", "accuracy", "perplexity", "bits per byte", "hidden tokens"):
-        table.add_column(name, justify="right")
+    for name in ("hidden", "loss", "accuracy", "top 5", "perplexity", "bits per byte", "tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
     for rate, figures in result["by_rate"].items():
-        margin = "" if figures["loss_stderr"] is None else f" ± {figures['loss_stderr']:.3f}"
+        bits = figures["bits_per_byte"]
         table.add_row(
             f"{float(rate):.0%}",
-            f"{figures['loss']:.3f}{margin}",
+            f"{figures['loss']:.3f}{_margin(figures['loss_stderr'])}",
             f"{figures['accuracy']:.1%}",
+            f"{figures['accuracy_top5']:.1%}",
             f"{figures['perplexity']:.1f}",
-            f"{figures['bits_per_byte']:.3f}",
+            "" if bits is None else f"{bits:.3f}{_margin(figures['bits_per_byte_stderr'])}",
             f"{figures['predicted_tokens']:,}",
         )
-    console().print(table)
-    return result
+    return table
+
+
+def _margin(stderr: float | None) -> str:
+    return "" if stderr is None else f" ± {stderr:.3f}"
+
+
+def _breakdown(breakdown: dict[str, dict[str, dict[str, Any]]], rate: float) -> Table:
+    table = Table(box=None, pad_edge=False, title=f"\nat {rate:.0%}, by", title_justify="left", title_style="")
+    table.add_column("")
+    table.add_column("")
+    for name in ("loss", "accuracy", "hidden tokens"):
+        table.add_column(name, justify="right")
+    for name, kinds in breakdown.items():
+        for number, (kind, figures) in enumerate(kinds.items()):
+            cells = (f"{figures['loss']:.3f}", f"{figures['accuracy']:.1%}", f"{figures['predicted_tokens']:,}")
+            table.add_row("" if number else name.replace("_", " "), kind, *cells)
+    return table

@@ -28,3 +28,17 @@ DryRunFlag = Annotated[
 def print_json(content: Any) -> None:
     """Prints exactly one JSON object on stdout."""
     sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")
+
+
+def rates_of(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them.
+
+    Raises:
+        SettingsError: They are none.
+    """
+    from unmask.errors import SettingsError
+
+    try:
+        return tuple(float(rate) for rate in text.split(","))
+    except ValueError as error:
+        raise SettingsError(f"--rates {text}: expected numbers with commas between them, such as 0.15,0.3") from error

@@ -1,76 +1,191 @@
-"""Evaluating a model on text: held-out loss at several rates, on masks that are the same for every model."""
+"""Evaluating a model on text: hidden tokens at several rates, hidden words, and tokens hidden one at a time."""
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
-from unmask.errors import SettingsError
-from unmask.evaluation.held_out import RATE, HeldOut, HeldOutSet
+from unmask.corpus.sources import find_sources
+from unmask.errors import DataError, SettingsError
+from unmask.evaluation.held_out import RATE
+from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
+from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
+from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text
 from unmask.inference.model import Model
+from unmask.inference.scorable import Scorable, as_scorable
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
-from unmask.tokens.prepare import write_split
 from unmask.tokens.shards import TokenStore
 
-MAX_TOKENS = 1_000_000
+MAX_TOKENS = 200_000
+MASKS = 2
+PSEUDO_TOKENS = 1_000
+LENGTH = 512
 
 
 def evaluate(
-    model: Model, paths: Sequence[str | Path], *, rates: Sequence[float] = (RATE,), max_tokens: int = MAX_TOKENS
+    model: Model | Scorable,
+    paths: Sequence[str | Path],
+    *,
+    rates: Sequence[float] = (RATE,),
+    masks: int = MASKS,
+    max_tokens: int = MAX_TOKENS,
+    length: int | None = None,
+    pseudo_tokens: int = PSEUDO_TOKENS,
+    notify: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
 
     Args:
-        model: Any model with a masked-language-model head.
+        model: Any masked language model; see `unmask.inference.scorable.load_scorable`.
         paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer.
-        rates: Shares of the tokens that are hidden, each evaluated apart.
-        max_tokens: At most about this many tokens are used.
+        rates: Shares of the tokens (and of the words) that are hidden, each evaluated apart, whatever the model was
+            trained at.
+        masks: How many masks each passage of text gets, turned against each other: while masks x rate is at most 1,
+            none hides what another does.
+        max_tokens: At most about this many tokens of text are used (at four bytes each), spread over all of it.
+        length: Positions of a text that the model is shown at once, at most what it takes; longer passages are cut, and
+            all of their tokens are used. None takes what the model does, at most 512.
+        pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
+        notify: Told what is done, how many tokens of it, and of how many.
 
     Returns:
-        `loss` (nats per predicted token), `loss_stderr` (over documents), `accuracy`, `perplexity`,
-        `bits_per_byte`, `predicted_tokens` at the first rate, and all of them in `by_rate`.
+        `loss` (nats per predicted token), `loss_stderr` (over documents), `accuracy`, `accuracy_top5`, `perplexity`,
+        `bits_per_byte`, `bits_per_byte_stderr`, `predicted_tokens`, `predicted_bytes` and `breakdown` (by
+        `word_frequency`, `word_pieces`, `piece` and, where the text is annotated, `part_of_speech`) at the first rate,
+        and all of them in `by_rate`; `pseudo_perplexity`, `pseudo_log_loss`, `pseudo_log_loss_stderr`,
+        `pseudo_tokens`; `tokens`, `documents`, `masks`, `length`; `words` (`text`, or `tokenizer` where data is
+        prepared, in which case bits per byte compare between models with the same tokenizer only) and
+        `crossing_tokens` (share of the tokens that reach from one word into the next).
 
     Raises:
-        UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or a rate is out of
+        UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
             range.
     """
+    _check(rates, masks, max_tokens, pseudo_tokens)
+    scorable = as_scorable(model)
+    size = _length(scorable, length)
+    text = _read(scorable, paths, max_tokens)
+
+    def measured(what: str, total: int) -> Measured:
+        count = _counted(notify, what, total)
+        return Measured(scorable.network, scorable.tokenizer, size, masks, count)
+
+    by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
+    return {
+        **next(iter(by_rate.values())),
+        "by_rate": by_rate,
+        **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
+        "tokens": text.tokens,
+        "documents": len({passage.document for passage in text.passages}),
+        "masks": masks,
+        "length": size,
+        "words": text.words,
+        "crossing_tokens": sum(int(passage.crossing.sum()) for passage in text.passages) / text.tokens,
+    }
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What is measured.
+
+    Attributes:
+        passages: The text.
+        labels: Names of parts of speech; empty where the text is not annotated.
+        words: Whose words are hidden for bits per byte: the `text`'s or the `tokenizer`'s.
+    """
+
+    passages: list[Passage]
+    labels: tuple[str, ...]
+    words: str
+
+    @property
+    def tokens(self) -> int:
+        """How many there are."""
+        return sum(len(passage.input_ids) for passage in self.passages)
+
+
+def _at_rate(measured: Callable[[str, int], Measured], text: _Text, rate: float, masks: int) -> dict[str, Any]:
+    names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
+    names |= {"part_of_speech": text.labels} if text.labels else {}
+    kinds = kinds_of(text.passages, with_pos=bool(text.labels))
+    total = masks * text.tokens
+    figures = measure_tokens(measured(f"tokens at {rate:.0%}", total), text.passages, kinds, names, rate)
+    if not figures.loss.denominator:
+        raise DataError(
+            f"the {text.tokens} tokens are too few to hide any of them at the rate {rate:g}; give more text"
+        )
+    return plain(figures, measure_words(measured(f"words at {rate:.0%}", total), text.passages, rate))
+
+
+def _pseudo(measured: Measured, text: _Text, max_tokens: int) -> dict[str, Any]:
+    losses = measure_pseudo(measured, text.passages, max_tokens)
+    some = losses.denominator > 0
+    return {
+        "pseudo_perplexity": math.exp(min(losses.value, 700.0)) if some else None,
+        "pseudo_log_loss": losses.value if some else None,
+        "pseudo_log_loss_stderr": losses.stderr,
+        "pseudo_tokens": int(losses.denominator),
+    }
+
+
+def _counted(notify: Callable[[str, int, int], None] | None, what: str, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if notify is not None:
+            notify(what, done, total)
+
+    return count
+
+
+def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: int) -> None:
+    if not rates:
+        raise SettingsError("give one rate at the least, such as 0.15")
     for rate in rates:
         if not 0.0 < rate < 1.0:
             raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        store = _open(model, paths, Path(scratch))
-        length = model.network.config.max_position_embeddings
-        by_rate = {}
-        for rate in rates:
-            held_out = HeldOutSet(store, model.tokenizer, length=length, max_tokens=max_tokens, rate=rate)
-            by_rate[f"{rate:g}"] = _figures(held_out.evaluate(model.network))
-        del store  # unmaps the shards before their folder goes
-    return {**next(iter(by_rate.values())), "by_rate": by_rate}
+    for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
+        if value < least:
+            raise SettingsError(f"{name}: a number from {least} on, not {value}")
 
 
-def _open(model: Model, paths: Sequence[str | Path], scratch: Path) -> TokenStore:
+def _length(scorable: Scorable, length: int | None) -> int:
+    longest, least = scorable.network.longest, len(scorable.tokenizer.special.around) + 1
+    if length is None:
+        return min(longest, LENGTH)
+    if not least <= length <= longest:
+        raise SettingsError(f"length: {scorable.folder} takes {least} to {longest} positions, not {length}")
+    return length
+
+
+def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int) -> _Text:
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
-        manifest = load_manifest(root)
-        verify_files(root, manifest)
-        if manifest.tokenizer_sha256 != model.tokenizer.fingerprint:
-            raise SettingsError(f"{root} was prepared with another tokenizer than {model.folder}; give the text itself")
-        return TokenStore([root / file.name for file in manifest.validation.files])
-    corpus = Corpus(paths, CorpusSettings(), hold_out=False)
-    return TokenStore(write_split(corpus, scratch, model.tokenizer))
+        text = _read_prepared(scorable, root, max_tokens)
+    else:
+        annotated = all(source.kind == "conllu" for source in find_sources(paths, announce=False))
+        corpus = Corpus(paths, CorpusSettings(), hold_out=False, fields={"pos": "pos"} if annotated else None)
+        labels: list[str] = []
+        passages = list(passages_of_text(corpus, scorable.tokenizer, max_tokens=max_tokens, labels=labels))
+        text = _Text([passage for passage in passages if len(passage.input_ids)], tuple(labels), "text")
+    if not text.passages:
+        where = ", ".join(map(str, paths))
+        raise DataError(f"{where}: there is no text in it, or too little for max_tokens = {max_tokens}; give more")
+    return text
 
 
-def _figures(result: HeldOut) -> dict[str, float | int | None]:
-    return {
-        "loss": result.loss,
-        "loss_stderr": None if math.isnan(result.loss_stderr) else result.loss_stderr,
-        "accuracy": result.accuracy,
-        "perplexity": result.perplexity,
-        "bits_per_byte": result.bits_per_byte,
-        "predicted_tokens": result.predicted_tokens,
-    }
+def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
+    manifest = load_manifest(root)
+    verify_files(root, manifest)
+    if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
+        raise SettingsError(f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself")
+    store = TokenStore([root / file.name for file in manifest.validation.files])
+    passages = list(passages_of_store(store, scorable.tokenizer, max_tokens=max_tokens))
+    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer")

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
+from unmask.evaluation.own_network import OwnNetwork
+from unmask.evaluation.pseudo import checked_form, pseudo_log_likelihoods
 from unmask.inference.embed import EmbedSettings, LongTexts, Pooling, embed_texts
 from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
@@ -99,6 +101,15 @@ class Model:
         """
         settings = EmbedSettings(pooling, normalize, long_texts)
         return embed_texts(self.network, self.tokenizer, texts, settings).vectors
+
+    def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
+        """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.
+
+        Raises:
+            SettingsError: A sentence is empty or longer than the model, or the form is none.
+        """
+        network, known = OwnNetwork(self.network), checked_form(form)
+        return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
 
 
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:

@@ -49,15 +49,22 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
     data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
+    masks: Annotated[int, typer.Option(help="Masks of each passage of text.")] = 2,
     max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are used.")] = 200_000,
+    length: Annotated[
+        int | None, typer.Option(help="Positions shown at once. [default: the model's, at most 512]")
+    ] = None,
+    pseudo_tokens: Annotated[int, typer.Option(help="Tokens hidden one at a time; 0: none.")] = 1_000,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure a model on text: held-out loss, accuracy, perplexity, bits per byte.
+    """Measure any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.
 
     Example: unmask evaluate runs/mine/model other.txt --rates 0.15,0.3
     """
     from unmask.cli.evaluate import run_evaluate
 
-    result = run_evaluate(model, data, rates, max_tokens=max_tokens)
+    result = run_evaluate(
+        model, data, rates, masks=masks, max_tokens=max_tokens, length=length, pseudo_tokens=pseudo_tokens
+    )
     if as_json:
         print_json(result)

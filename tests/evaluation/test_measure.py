@@ -1,0 +1,244 @@
+"""Words of raw text, and what hiding them costs, against cases computed by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+
+from tests.conftest import make_text
+from tests.tokens.families import trained
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
+from unmask.corpus.settings import CorpusSettings
+from unmask.evaluation.held_out import _mean_and_error
+from unmask.evaluation.kinds import kinds_of
+from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
+from unmask.evaluation.own_network import OwnNetwork
+from unmask.evaluation.passages import Passage, cut, passages_of_text
+from unmask.evaluation.questions import Answer, Question
+from unmask.evaluation.tally import Ratio
+from unmask.evaluation.text_words import hidden, owner_of, uniform, word_spans
+from unmask.model.encoder import MaskedLM
+from unmask.tokens.tokenizer import Tokenizer
+
+TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
+
+
+class Guessing:
+    """Every token is as likely as any other, whatever the text."""
+
+    longest = 64
+    batch_positions = 256
+
+    def __init__(self, loss: float) -> None:
+        self.loss = loss
+        self.questions: list[Question] = []
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        self.questions += questions
+        return [Answer(np.full(len(q.places), self.loss), np.full(len(q.places), 3)) for q in questions]
+
+
+def passages(text: str, tokenizer: Tokenizer, folder: Path, max_tokens: int = 10**6) -> list[Passage]:
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    corpus = Corpus([folder / "text.txt"], CorpusSettings(), hold_out=False)
+    return list(passages_of_text(corpus, tokenizer, max_tokens=max_tokens, labels=[]))
+
+
+def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks: int = 1) -> Measured:
+    return Measured(network, tokenizer, length, masks, lambda _: None)
+
+
+def test_words_by_hand() -> None:
+    begin, end, num_bytes = word_spans(TEXT)
+    words = [TEXT[b:e] for b, e in zip(begin, end, strict=True)]
+    assert words == ["Anna,", "12", "dogs.", "naïve", "東", "京", "x" + "y" * 31, "y" * 9]
+    assert num_bytes.tolist() == [5, 2, 5, 6, 3, 3, 32, 9]
+    assert len(word_spans(" \n")[0]) == 0
+
+
+def test_owners_by_hand() -> None:
+    """Stretches 0-2 and 3-5: tokens before, on the first, on both, between, on the second, behind, and an empty one."""
+    token = np.array([[0, 2], [1, 4], [2, 3], [4, 9], [6, 7], [1, 1]])
+    owner, crosses = owner_of(token[:, 0], token[:, 1], np.array([0, 3]), np.array([2, 5]))
+    assert owner.tolist() == [0, 0, -1, 1, -1, 0]
+    assert crosses.tolist() == [False, True, False, False, False, False]
+
+
+def test_masks_are_nested_and_turned_against_each_other() -> None:
+    draws = uniform(5, 20_000, 1)
+    assert 0 <= draws.min() < 0.01
+    assert 0.99 < draws.max() < 1
+    few, many = hidden(draws, 0.15, 0, 4), hidden(draws, 0.3, 0, 4)
+    assert (few <= many).all()
+    masks = np.stack([hidden(draws, 0.25, number, 4) for number in range(4)])
+    assert (masks.sum(0) == 1).all(), "four masks of a quarter hide everything once"
+    assert few.mean() == pytest.approx(0.15, abs=4 * math.sqrt(0.15 * 0.85 / 20_000))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
+def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path) -> None:
+    """And the figure is what a model that knows nothing has: pieces times its loss, by the words' bytes."""
+    tokenizer = trained(kind)
+    text = make_text(40, seed=3)
+    found = passages(text, tokenizer, tmp_path)
+    network = Guessing(2.0)
+    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.2)
+    chosen = {}
+    for passage in found:
+        for mask in range(2):
+            draws = uniform(passage.key, len(passage.word_bytes), 20181011, 2)
+            chosen[passage.key, mask] = hidden(draws, 0.2, mask, 2)
+    expected_bytes = sum(
+        int(passage.word_bytes[chosen[passage.key, mask]].sum()) for passage in found for mask in range(2)
+    )
+    assert bits.denominator == expected_bytes
+    pieces = sum(len(question.places) for question in network.questions)
+    assert bits.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
+    # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
+    spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
+    assert spelled == pytest.approx(expected_bytes, abs=0)
+    assert not any(passage.crossing.any() for passage in found)
+    reference = passages(text, trained("wordpiece"), tmp_path)
+    assert [passage.key for passage in found] == [passage.key for passage in reference]
+    assert [passage.word_bytes.tolist() for passage in found] == [p.word_bytes.tolist() for p in reference]
+    assert len(found) >= 40
+
+
+def words_tokenizer(*words: str) -> Tokenizer:
+    vocab = {word: number for number, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words))}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece()
+    return Tokenizer(backend)
+
+
+def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
+    """Every word is hidden: `bb` costs 8 bits a byte beside its [UNK]."""
+    tokenizer = words_tokenizer("aaa")
+    found = passages("aaa bb", tokenizer, tmp_path)
+    network = Guessing(math.log(2.0))
+    bits = measure_words(measured(network, tokenizer), found, 0.999999)
+    assert bits.denominator == 5
+    assert bits.value == pytest.approx((1 + 1 + 2 * 8) / 5)
+    tokens = measure_tokens(measured(network, tokenizer), found, kinds_of(found, with_pos=False), {}, 0.999999)
+    assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
+    assert tokens.accuracy.value == 0.0
+    assert tokens.accuracy_top5.value == 1.0
+
+
+def test_a_real_model_one_text_at_a_time(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Loss, accuracy and standard error against a pass for each text, each alone."""
+    model = make_model()
+    found = passages(make_text(12, seed=2), tokenizer, tmp_path)
+    network = OwnNetwork(model)
+    asked: list[Question] = []
+
+    class Watched:
+        longest, batch_positions = 64, 300
+
+        def answer(self, questions: Sequence[Question]) -> list[Answer]:
+            asked.extend(questions)
+            return network.answer(questions)
+
+    settings = Measured(Watched(), tokenizer, 64, 2, lambda _: None)
+    figures = measure_tokens(settings, found, kinds_of(found, with_pos=False), {}, 0.3)
+    losses, right, among = [], 0, 0
+    for question in asked:
+        with torch.no_grad():
+            logits = model(torch.from_numpy(question.input_ids)[None], positions_N=torch.from_numpy(question.places))
+        for line, target in zip(torch.log_softmax(logits.float(), -1), question.targets.tolist(), strict=True):
+            losses.append(-float(line[target]))
+            likelier = int((line > line[target]).sum())
+            right, among = right + (likelier == 0), among + (likelier < 5)
+    assert len(losses) > 100
+    assert figures.loss.denominator == len(losses)
+    assert figures.loss.value == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.accuracy.value * len(losses) == pytest.approx(right)
+    assert figures.accuracy_top5.value * len(losses) == pytest.approx(among)
+
+
+def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    text = " ".join(["mountaineer"] * 900)
+    found = passages(text, tokenizer, tmp_path)
+    assert len(found) == 6, "166 words each"
+    network = Guessing(1.0)
+    figures = measure_tokens(
+        measured(network, tokenizer, length=20, masks=4), found, kinds_of(found, with_pos=False), {}, 0.25
+    )
+    assert figures.loss.denominator == sum(len(passage.input_ids) for passage in found)
+    assert max(len(question.input_ids) for question in network.questions) <= 20
+    for question in network.questions:
+        assert question.input_ids[0] == tokenizer.special.cls
+        assert (question.input_ids[question.places] == tokenizer.special.mask).all()
+    pseudo = measure_pseudo(measured(Guessing(3.0), tokenizer, length=20), found, 300)
+    assert pseudo.value == 3.0
+    assert pseudo.denominator == pytest.approx(300, abs=4 * math.sqrt(300))
+
+
+def test_blocks_join_to_the_text() -> None:
+    text = "word " * 1000 + "x" * 4500
+    blocks = list(cut(TextPiece(0, 0, text)))
+    assert "".join(block.text for block in blocks) == text
+    assert max(len(block.text) for block in blocks) == 2000
+    assert all(block.text.endswith(" ") for block in blocks[:2])
+
+
+def test_segments_by_hand() -> None:
+    starts = np.array([1, 0, 0, 1, 0, 1, 1], dtype=bool)
+    assert list(segments(starts, 7)) == [(0, 7)]
+    assert list(segments(starts, 4)) == [(0, 3), (3, 7)]
+    assert list(segments(np.zeros(5, dtype=bool), 2)) == [(0, 2), (2, 4), (4, 5)]
+    assert list(segments(np.ones(3, dtype=bool), 1)) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_a_share_of_the_text_is_taken_everywhere(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    text = "\n\n".join(make_text(1, seed=number).strip() for number in range(600))
+    whole = passages(text, tokenizer, tmp_path)
+    part = passages(text, tokenizer, tmp_path, max_tokens=len(text) // 16)
+    assert len(whole) == 600
+    assert len(part) == pytest.approx(150, abs=4 * math.sqrt(600 * 0.25 * 0.75))
+    assert {passage.key for passage in part} < {passage.key for passage in whole}
+    documents = np.array([passage.document for passage in part])
+    assert 200 < documents.mean() < 400
+
+
+def test_the_ratio_and_its_error_are_those_of_tokens() -> None:
+    generator = np.random.default_rng(0)
+    documents, losses = generator.integers(0, 9, 80), generator.random(80)
+    ratio = Ratio()
+    for document, loss in zip(documents.tolist(), losses.tolist(), strict=True):
+        ratio.add(document, loss, 1.0)
+    mean, error = _mean_and_error(torch.from_numpy(losses), torch.from_numpy(documents))
+    assert ratio.value == pytest.approx(mean)
+    assert ratio.stderr == pytest.approx(error)
+    assert math.isnan(Ratio().value)
+    assert Ratio().stderr is None
+
+
+def test_kinds_by_hand(tmp_path: Path) -> None:
+    """Words a, bcd (three pieces), a: twice `a`."""
+
+    def made(ids: list[int], starts: list[int]) -> Iterator[Passage]:
+        size, nothing = len(ids), np.zeros(len(ids), dtype=np.int64)
+        yield Passage(
+            0, 0, np.array(ids, dtype=np.int32), np.array(starts, dtype=bool), nothing, np.ones(1, dtype=np.int64),
+            np.zeros(size, dtype=bool), nothing, np.arange(size),
+        )  # fmt: skip
+
+    [first], [second] = list(made([7, 8, 9, 9, 7], [1, 1, 0, 0, 1])), list(made([8, 9], [0, 0]))
+    kinds, other = kinds_of([first, second], with_pos=True)
+    assert kinds["word_frequency"].tolist() == [1, 0, 0, 0, 1]
+    assert kinds["word_pieces"].tolist() == [0, 2, 2, 2, 0]
+    assert kinds["piece"].tolist() == [0, 0, 1, 1, 0]
+    assert kinds["part_of_speech"].tolist() == [-1, 0, 1, 2, 3]
+    assert other["word_pieces"].tolist() == [1, 1], "a passage begins with a word, even if it was cut within one"

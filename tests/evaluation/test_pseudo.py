@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.evaluation.oracle import naive_losses
+from unmask.errors import SettingsError
+from unmask.evaluation.own_network import OwnNetwork, places_in_rows
+from unmask.evaluation.pseudo import Likelihoods, one_by_one, pseudo_log_likelihoods
+from unmask.evaluation.questions import Answer, Question, ask
+from unmask.model.encoder import MaskedLM
+from unmask.tokens.tokenizer import Tokenizer
+
+SENTENCES = [
+    "The mountaineer misunderstands the queen in Constantinople.",
+    "The cat sees the dog.",
+    "Embroidery",
+    "The cat sees the dog.",
+    "Balo and the philosopher photographs the embroidery under the bridge at sea.",
+]
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+@pytest.mark.parametrize("form", ["plain", "word_l2r"])
+def test_the_naive_loop_gives_the_same(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, layout: str, form: str
+) -> None:
+    model = make_model(layout=layout)
+    found = pseudo_log_likelihoods(OwnNetwork(model), tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
+    for sentence, total, count in zip(SENTENCES, found.totals, found.num_tokens, strict=True):
+        losses = list(naive_losses(model, tokenizer, sentence, l2r=form == "word_l2r"))
+        assert count == len(losses)
+        assert total == pytest.approx(-sum(losses), rel=1e-4)
+    assert found.totals[1] == found.totals[3], "equal sentences, equal to the last bit"
+
+
+def test_the_forms_differ_where_words_have_several_pieces(run: unmask.Run) -> None:
+    plain, l2r = (run.model.score(SENTENCES[:1], form=form)[0] for form in ("plain", "word_l2r"))
+    assert l2r < plain - 0.1, "the pieces behind a token give it away"
+
+
+def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
+    special = tokenizer.special
+    ids, starts = np.array([10, 11, 12, 13], dtype=np.int32), np.array([1, 1, 0, 0], dtype=bool)
+    c, s, m = special.cls, special.sep, special.mask
+    plain = [question.input_ids.tolist() for question in one_by_one(ids, starts, tokenizer)]
+    assert plain[1:3] == [[c, 10, m, 12, 13, s], [c, 10, 11, m, 13, s]]
+    l2r = list(one_by_one(ids, starts, tokenizer, form="word_l2r"))
+    assert [question.input_ids.tolist() for question in l2r] == [
+        [c, m, 11, 12, 13, s],
+        [c, 10, m, m, m, s],
+        [c, 10, 11, m, m, s],
+        [c, 10, 11, 12, m, s],
+    ]
+    assert [question.targets.tolist() for question in l2r] == [[10], [11], [12], [13]]
+    assert [question.places.tolist() for question in l2r] == [[1], [2], [3], [4]]
+    some = one_by_one(ids, starts, tokenizer, places=np.array([2]))
+    assert [question.targets.tolist() for question in some] == [[12]]
+
+
+def test_pseudo_perplexity_by_hand() -> None:
+    found = Likelihoods(np.array([-np.log(4.0), -np.log(4.0)]), np.array([1, 1]))
+    assert found.pseudo_perplexity == pytest.approx(4.0)
+
+
+def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:
+    assert run.model.score(["[MASK]"])[0] != 0.0
+    assert len(run.model.score([])) == 0
+
+
+def test_sentences_that_cannot_be_scored(run: unmask.Run) -> None:
+    with pytest.raises(SettingsError, match=r"sentence 2 \(' '\) is empty; leave it out"):
+        run.model.score(["The king.", " "])
+    with pytest.raises(SettingsError, match="sentence 2 has 80 tokens, but the model takes 62 beside the special"):
+        run.model.score(["The king.", "the " * 80])
+    with pytest.raises(SettingsError, match="unknown form 'l2r' of the pseudo-log-likelihood; known are plain, word_l"):
+        run.model.score(["The king."], form="l2r")
+    with pytest.raises(SettingsError, match="give a list of sentences"):
+        run.model.score("The king.")
+
+
+def test_places_in_rows_by_hand() -> None:
+    row, begin, num_rows, length = places_in_rows([5, 3, 2, 2])
+    assert (row.tolist(), begin.tolist(), num_rows, length) == ([0, 1, 1, 2], [0, 0, 3, 0], 3, 5)
+    row, begin, num_rows, _ = places_in_rows([4] * 7)
+    assert (row.tolist(), begin.tolist(), num_rows) == (list(range(7)), [0] * 7, 7)
+    lengths = sorted(np.random.default_rng(0).integers(1, 30, 200).tolist(), reverse=True)
+    row, begin, num_rows, length = places_in_rows(lengths)
+    taken = np.zeros((num_rows, length), dtype=int)
+    for r, b, size in zip(row, begin, lengths, strict=True):
+        assert b + size <= length
+        taken[r, b : b + size] += 1
+    assert taken.max() == 1
+    # First fit with falling sizes needs at most 11/9 of the best number of rows and one more (Dosa 2007).
+    assert num_rows <= 11 / 9 * np.ceil(sum(lengths) / length) + 1
+
+
+def test_batches_keep_the_order_and_their_size() -> None:
+    class Counting:
+        longest = 50
+        batch_positions = 64
+
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        def answer(self, questions: Sequence[Question]) -> list[Answer]:
+            self.sizes.append(sum(len(question.input_ids) for question in questions))
+            lengths = [len(question.input_ids) for question in questions]
+            assert lengths == sorted(lengths, reverse=True)
+            return [Answer(question.targets.astype(float), question.places) for question in questions]
+
+    rng = np.random.default_rng(0)
+    questions = [
+        Question(np.zeros(int(rng.integers(3, 50)), dtype=np.int64), np.array([0]), np.array([number]))
+        for number in range(300)
+    ]
+    network = Counting()
+    assert [int(answer.losses[0]) for answer in ask(network, questions)] == list(range(300))
+    assert len(network.sizes) > 50
+    assert max(network.sizes) < 64 + 50

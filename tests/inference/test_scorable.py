@@ -1,0 +1,133 @@
+"""Models of transformers that are not of our layouts, and ours, through one door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from unmask.errors import ModelError, TokenizerError
+from unmask.evaluation.own_network import OwnNetwork
+from unmask.evaluation.pseudo import pseudo_log_likelihoods
+from unmask.inference.scorable import load_scorable
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokens.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+SENTENCES = ["The mountaineer misunderstands the queen in Constantinople.", "The cat sees the dog.", "Embroidery"]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "DistilBert": ("ForMaskedLM", {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}),
+    "Electra": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
+    "Albert": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
+    "DebertaV2": (
+        "ForMaskedLM",
+        {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    ),
+    "XLMRoberta": ("ForMaskedLM", SIZES),
+}
+
+
+def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer: Tokenizer) -> Any:
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=tokenizer.vocab_size,
+        max_position_embeddings=66,
+        pad_token_id=tokenizer.special.pad,
+        initializer_range=0.2,
+        **settings,
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save(folder, max_length=64)
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    kind, settings = FAMILIES[name]
+    theirs = save(name, kind, settings, tmp_path, tokenizer)
+    loaded = load_scorable(tmp_path)
+    assert loaded.network.longest == (65 if name == "XLMRoberta" else 66)
+    found = pseudo_log_likelihoods(loaded.network, loaded.tokenizer, SENTENCES)
+    for sentence, total in zip(SENTENCES, found.totals, strict=True):
+        ids = torch.tensor([[2, *tokenizer.encode_corpus([sentence])[0].input_ids.tolist(), 3]])
+        expected = 0.0
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.special.mask
+            with torch.no_grad():
+                logits = theirs(input_ids=hidden).logits[0, place]
+            expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
+        assert total == pytest.approx(expected, rel=1e-4)
+    assert len({round(float(total), 3) for total in found.totals}) == 3
+
+
+def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The same folder through either door: without our weights' name, transformers takes it."""
+    model = make_model(layout="bert")
+    save_model(model, tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    ours = load_scorable(tmp_path)
+    assert isinstance(ours.network, OwnNetwork)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    tokenizer.save(tmp_path / "shards", max_length=64)
+    assert not (tmp_path / "shards" / "model.safetensors").exists()
+    other = load_scorable(tmp_path / "shards")
+    assert not isinstance(other.network, OwnNetwork)
+    a, b = (pseudo_log_likelihoods(s.network, tokenizer, SENTENCES).totals for s in (ours, other))
+    assert np.abs(a - b).max() < 1e-3
+
+
+def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such folder; give the folder of a model"):
+        load_scorable(tmp_path / "none")
+    save("Electra", "ForPreTraining", FAMILIES["Electra"][1], tmp_path / "d", tokenizer)
+    with pytest.raises(ModelError, match="no masked language model: the weights lack .*; a discriminator"):
+        load_scorable(tmp_path / "d")
+    save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
+    with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
+        load_scorable(tmp_path / "bare")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: not JSON"):
+        load_scorable(tmp_path / "x")
+    (tmp_path / "x" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ModelError, match="no masked language model that transformers reads"):
+        load_scorable(tmp_path / "x")
+    assert load_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
+
+
+def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    file = tmp_path / "tokenizer.json"
+    whole = file.read_text()
+    content = json.loads(whole.replace("[MASK]", "[GAP]"))
+    file.write_text(json.dumps(content))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(TokenizerError, match=r"the tokenizer has no mask token"):
+        load_scorable(tmp_path)
+    file.unlink()
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt"):
+        load_scorable(tmp_path)
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    with pytest.raises(TokenizerError, match=r"no tokenizer that transformers reads \(it has no vocabulary\)"):
+        load_scorable(tmp_path)
+    file.write_text(whole)
+    config = json.loads((tmp_path / "config.json").read_text())
+    small = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    small.resize_token_embeddings(100)
+    small.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"the tokenizer has \d+ ids, but the model only 100"):
+        load_scorable(tmp_path)
+    assert config["vocab_size"] == tokenizer.vocab_size

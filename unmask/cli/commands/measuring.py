@@ -1,0 +1,66 @@
+"""Measuring models beyond held-out text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import JsonFlag, Settings, print_json, rates_of
+
+
+def score(
+    model: Annotated[Path, typer.Argument(help="Folder of any masked language model.")],
+    pairs: Annotated[Path, typer.Argument(help="Minimal pairs: a file of JSON lines, a folder or a tar of such.")],
+    form: Annotated[
+        str, typer.Option(help="Pseudo-log-likelihood: plain, or word_l2r (pieces behind in the word hidden too).")
+    ] = "plain",
+    pairs_per_paradigm: Annotated[int | None, typer.Option(help="Take the first so many of each paradigm.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Test a model's grammar on minimal pairs (BLiMP's format): accuracy by phenomenon.
+
+    Example: unmask score runs/mine/model blimp/data
+    """
+    from unmask.cli.score import run_score
+
+    result = run_score(model, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm)
+    if as_json:
+        print_json(result)
+
+
+def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
+    recipes: Annotated[list[str], typer.Argument(help="Recipes (names or .toml files) or masking strategies.")],
+    data: Annotated[list[str], typer.Option(help="Text or a prepared folder; may be repeated.")],
+    out: Annotated[Path, typer.Option(help="Folder of the comparison; the same command goes on in it.")],
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training of each run.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of each run, instead of minutes.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each recipe.")] = 3,
+    base: Annotated[str | None, typer.Option(help="Recipe under strategies. [default: tiny]")] = None,
+    rates: Annotated[str, typer.Option(help="Shares of hidden tokens; the verdict is on the first.")] = "0.15",
+    pairs: Annotated[str | None, typer.Option(help="Minimal pairs (BLiMP's format).")] = None,
+    settings: Settings = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find out which recipe or strategy is better on a text, with intervals over seeds.
+
+    Example: unmask compare random span --data corpus.txt --minutes 10 --out runs/compared
+    """
+    from unmask.cli.compare import run_compare
+    from unmask.pretraining.compare import Plan
+
+    plan = Plan(
+        recipes=tuple(recipes),
+        data=tuple(data),
+        seeds=seeds,
+        minutes=minutes,
+        steps=steps,
+        base=base,
+        rates=rates_of(rates),
+        pairs=pairs,
+        settings=tuple(settings or ()),
+    )
+    result = run_compare(plan, out)
+    if as_json:
+        print_json(result)

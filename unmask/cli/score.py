@@ -1,0 +1,38 @@
+"""`unmask score`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from unmask.cli.progress import console
+from unmask.inference.scorable import load_scorable
+from unmask.inference.score import score
+
+
+def run_score(model: Path, pairs: Path, *, form: str, pairs_per_paradigm: int | None) -> dict[str, Any]:
+    """Scores the pairs and shows a line a phenomenon.
+
+    Raises:
+        UnmaskError: As `unmask.inference.score.score`, or the model cannot be loaded.
+    """
+    console().print("scoring both sentences of every pair, each token hidden in turn", style="dim")
+    result = score(load_scorable(model), pairs, form=form, pairs_per_paradigm=pairs_per_paradigm)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("phenomenon")
+    table.add_column("accuracy", justify="right")
+    table.add_column("95 % interval", justify="right")
+    for name, accuracy in result["phenomena"].items():
+        table.add_row(name, f"{accuracy:.1%}", _interval(result["phenomena_intervals"][name]))
+    table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), style="bold")
+    console().print(table)
+    console().print(
+        f"{result['pairs']:,} pairs, {result['ties']:,} ties (one half each); 50 % is chance", style="dim", markup=False
+    )
+    return result
+
+
+def _interval(interval: list[float]) -> str:
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"

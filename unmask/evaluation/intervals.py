@@ -1,0 +1,57 @@
+"""Intervals that hold the true value in 95 of 100 cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
+
+    Args:
+        successes: How many of the trials succeeded; a tie is half a success.
+        trials: At least 1.
+        confidence: Of 1.
+
+    Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / trials
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """The interval of the mean of some independent values by Student's t; None where there are fewer than two.
+
+    Source: Student 1908 (The probable error of a mean).
+    """
+    if len(values) < 2:
+        return None
+    half = student_quantile(0.5 + confidence / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t distribution.
+
+    With t = sqrt(degrees) tan(angle), the distribution's density is the power degrees - 1 of the angle's cosine; that
+    is added up and looked up.
+
+    Args:
+        probability: In [0.5, 1).
+        degrees: Of freedom, at least 1.
+    """
+    angle = np.linspace(0.0, math.pi / 2, 200_001)
+    density = np.cos(angle) ** (degrees - 1)
+    steps = (density[1:] + density[:-1]) / 2
+    mass = np.concatenate([np.zeros(1), np.cumsum(steps)])
+    wanted = (2 * probability - 1) * mass[-1]
+    return math.sqrt(degrees) * math.tan(float(np.interp(wanted, mass, angle)))

@@ -1,0 +1,235 @@
+"""Measuring a model on passages: hidden tokens, hidden words of the raw text, and tokens hidden one at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.evaluation.kinds import Kinds
+from unmask.evaluation.passages import Passage
+from unmask.evaluation.pseudo import one_by_one, with_special
+from unmask.evaluation.questions import Answer, Network, Question, ask
+from unmask.evaluation.tally import Breakdown, Ratio
+from unmask.evaluation.text_words import hidden, uniform
+from unmask.tokens.tokenizer import Tokenizer
+
+SEED = 20181011  # fixed for ever, so that numbers of different models compare
+_TOKENS, _WORDS, _PSEUDO = 1, 2, 3
+_SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
+
+Where = TypeVar("Where")
+Notify = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model, and how it is measured.
+
+    Attributes:
+        network: The model.
+        tokenizer: Its tokenizer.
+        length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
+        masks: How many masks each passage gets.
+        notify: Told how many tokens were looked at since the last time.
+    """
+
+    network: Network
+    tokenizer: Tokenizer
+    length: int
+    masks: int
+    notify: Notify
+
+
+@dataclass(frozen=True)
+class TokenFigures:
+    """What hidden tokens came to: ratios by hidden tokens, and breakdowns by name."""
+
+    loss: Ratio
+    accuracy: Ratio
+    accuracy_top5: Ratio
+    breakdown: Mapping[str, Breakdown]
+
+
+def measure_tokens(
+    measured: Measured,
+    passages: Sequence[Passage],
+    kinds: Sequence[Kinds],
+    names: Mapping[str, Sequence[str]],
+    rate: float,
+) -> TokenFigures:
+    """Hides tokens, each with the probability `rate`, and predicts them.
+
+    What is hidden depends on the passage's hash, the token's place and the mask's number: the same for every model with
+    the same tokenizer, however long the texts are that it takes, and whatever else is measured.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        kinds: Of the tokens of each passage.
+        names: Of the kinds, by breakdown.
+        rate: Share of the tokens.
+    """
+    figures = TokenFigures(Ratio(), Ratio(), Ratio(), {name: Breakdown(each) for name, each in names.items()})
+
+    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.int64]]]]:
+        for number, passage in enumerate(passages):
+            ordinary = measured.tokenizer.ordinary[passage.input_ids]
+            draws = uniform(passage.key, len(passage.input_ids), SEED, _TOKENS)
+            for mask in range(measured.masks):
+                chosen = hidden(draws, rate, mask, measured.masks) & ordinary
+                yield from ((q, (number, at)) for q, at in _questions(measured, passage, chosen))
+
+    for (number, at), answer in _asked(measured.network, items()):
+        document, count = passages[number].document, len(at)
+        right = answer.ranks == 0
+        figures.loss.add(document, float(answer.losses.sum()), count)
+        figures.accuracy.add(document, float(right.sum()), count)
+        figures.accuracy_top5.add(document, float((answer.ranks < 5).sum()), count)
+        for name, breakdown in figures.breakdown.items():
+            breakdown.add(kinds[number][name][at], answer.losses, right)
+    return figures
+
+
+def measure_words(measured: Measured, passages: Sequence[Passage], rate: float) -> Ratio:
+    """Bits per byte: hides words of the raw text, all pieces of a word together, and predicts them.
+
+    The same words are hidden for every model, and their negative log-likelihood is divided by the UTF-8 bytes of just
+    these words. So models with different tokenizers compare. What it still leaks, and where it is not fair:
+
+    - A model sees how many pieces each hidden word has, and so learns something of its length and its rarity. A
+      tokenizer with more pieces a word tells more, one by characters tells the word's exact length.
+    - Pieces of a word are predicted independently of each other, which costs models with many pieces more.
+    - Where a tokenizer changes the text (lower case, accents), it predicts less than the bytes say.
+    - Texts with more positions than the model takes are cut, and a model with longer texts sees more context.
+
+    What a vocabulary cannot say (an unknown token, a character that is dropped) costs 8 bits a byte, as if it were
+    spelled out. Where a token reaches from a hidden word into the next one (scripts without spaces), its whole loss is
+    counted, so the figure is too high there, never too low.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        rate: Share of the words.
+
+    Returns:
+        Bits divided by bytes.
+    """
+    bits = Ratio()
+
+    def items() -> Iterator[tuple[Question, int]]:
+        for passage in passages:
+            draws = uniform(passage.key, len(passage.word_bytes), SEED, _WORDS)
+            said = np.bincount(passage.words[passage.words >= 0], minlength=len(draws)) > 0
+            for mask in range(measured.masks):
+                chosen = hidden(draws, rate, mask, measured.masks)
+                pieces = (passage.words >= 0) & np.append(chosen, False)[passage.words]
+                spelled = passage.unknown_bytes[pieces].sum() + passage.word_bytes[chosen & ~said].sum()
+                bits.add(passage.document, float(spelled) * _SPELLED / math.log(2.0), passage.word_bytes[chosen].sum())
+                yield from ((question, passage.document) for question, _ in _questions(measured, passage, pieces))
+
+    for document, answer in _asked(measured.network, items()):
+        bits.add(document, float(answer.losses.sum()) / math.log(2.0), 0.0)
+    return bits
+
+
+def measure_pseudo(measured: Measured, passages: Sequence[Passage], max_tokens: int) -> Ratio:
+    """Hides tokens one at a time, all others seen: what pseudo-perplexity is made of.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        max_tokens: About how many tokens are hidden, chosen by the passage's hash.
+
+    Source: Salazar et al. 2020, section 2, on a sample of the tokens.
+    """
+    losses = Ratio()
+    share = max_tokens / max(1, sum(len(passage.input_ids) for passage in passages))
+
+    def items() -> Iterator[tuple[Question, int]]:
+        for passage in passages:
+            chosen = uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share
+            for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+                places = np.flatnonzero(chosen[begin:end])
+                ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]
+                asked = one_by_one(ids, starts, measured.tokenizer, places=places)
+                yield from ((question, passage.document) for question in asked)
+            measured.notify(int(chosen.sum()))
+
+    for document, answer in _asked(measured.network, items()):
+        losses.add(document, float(answer.losses[0]), 1.0)
+    return losses
+
+
+def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, int]]:
+    """Cuts a passage into stretches of at most `room` tokens, where a word begins if one does in the second half.
+
+    The stretches are about equally long, so that none has little context.
+    """
+    length = len(word_starts)
+    begin = 0
+    while begin < length:
+        left = length - begin
+        size = math.ceil(left / math.ceil(left / room))
+        end = begin + size
+        if end < length:
+            starts = np.flatnonzero(word_starts[begin + size // 2 : end + 1])
+            end = begin + size // 2 + int(starts[-1]) if len(starts) else end
+        end = max(end, begin + 1)
+        yield begin, end
+        begin = end
+
+
+def _questions(
+    measured: Measured, passage: Passage, chosen: NDArray[np.bool_]
+) -> Iterator[tuple[Question, NDArray[np.int64]]]:
+    """A question for each stretch with hidden tokens, and which tokens of the passage these are."""
+    special = measured.tokenizer.special
+    first = int(special.cls is not None)
+    for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+        at = begin + np.flatnonzero(chosen[begin:end])
+        if len(at):
+            ids = with_special(passage.input_ids[begin:end], measured.tokenizer)
+            places = at - begin + first
+            targets = ids[places]
+            ids[places] = special.mask
+            yield Question(ids, places, targets), at
+    measured.notify(len(passage.input_ids))
+
+
+def _around(measured: Measured) -> int:
+    return len(measured.tokenizer.special.around)
+
+
+def _asked(network: Network, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
+    """Answers, each with what came with its question."""
+    waiting: deque[Where] = deque()
+
+    def questions() -> Iterator[Question]:
+        for question, where in items:
+            waiting.append(where)
+            yield question
+
+    for answer in ask(network, questions()):
+        yield waiting.popleft(), answer
+
+
+def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
+    """The figures of a rate, as `--json` prints them."""
+    return {
+        "loss": figures.loss.value,
+        "loss_stderr": figures.loss.stderr,
+        "accuracy": figures.accuracy.value,
+        "accuracy_top5": figures.accuracy_top5.value,
+        "perplexity": math.exp(min(figures.loss.value, 700.0)),
+        "bits_per_byte": bits.value if bits.denominator else None,
+        "bits_per_byte_stderr": bits.stderr,
+        "predicted_tokens": int(figures.loss.denominator),
+        "predicted_bytes": int(bits.denominator),
+        "breakdown": {name: breakdown.figures() for name, breakdown in figures.breakdown.items()},
+    }

@@ -1,0 +1,190 @@
+"""Text to the passages on which models are measured: bounded stretches of documents, with their words.
+
+A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
+prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each, so that
+the taken ones are spread over the whole text and are the same for every model. Memory holds what is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
+from unmask.evaluation.text_words import owner_of, text_key, uniform, word_spans
+from unmask.hashing import GOLDEN, mix
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
+
+PASSAGE_CHARS = 2_000
+PASSAGE_TOKENS = 480
+BYTES_PER_TOKEN = 4  # by which a number of tokens is a length of text, alike for all tokenizers
+_TAKEN = 7
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of a document.
+
+    Attributes:
+        document: Number of the document.
+        key: A hash of the text, or of the tokens where there is no text.
+        input_ids: [S], int32: without special tokens.
+        word_starts: [S], bool: the tokenizer's words.
+        words: [S], int64: which of the text's words each token stands on; -1: none.
+        word_bytes: [num_words], int64: UTF-8 bytes of those words.
+        crossing: [S], bool: tokens that reach into the next word as well.
+        unknown_bytes: [S], int64: bytes of the text that an unknown token stands for, 0 at others and where there is no
+            text.
+        pos: [S], int64: number of each token's part of speech, counted from 1; 0: none.
+    """
+
+    document: int
+    key: int
+    input_ids: NDArray[np.int32]
+    word_starts: NDArray[np.bool_]
+    words: NDArray[np.int64]
+    word_bytes: NDArray[np.int64]
+    crossing: NDArray[np.bool_]
+    unknown_bytes: NDArray[np.int64]
+    pos: NDArray[np.int64]
+
+
+def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, max_tokens: int, labels: list[str]) -> Iterator[Passage]:
+    """Takes passages of raw text.
+
+    Args:
+        corpus: The text; where it is read with the annotation `pos`, parts of speech are told.
+        tokenizer: Of the model.
+        max_tokens: About how many tokens are taken, at four bytes each.
+        labels: Of parts of speech; new ones are put at its end.
+
+    Raises:
+        CorpusError: A file cannot be read.
+        TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
+    """
+    total = corpus.num_bytes
+    if total is None:
+        with closing(corpus.pieces()) as pieces:
+            total = sum(len(piece.text.encode()) for piece, _ in pieces)
+    share = min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
+    with closing(corpus.pieces()) as pieces:
+        blocks = (block for piece, _ in pieces for block in cut(piece))
+        taken = (block for block in blocks if share >= 1.0 or uniform(text_key(block.text), 1, _TAKEN)[0] < share)
+        while batch := list(islice(taken, _BATCH)):
+            yield from _tokenized(batch, tokenizer, labels)
+
+
+def cut(piece: TextPiece) -> Iterator[TextPiece]:
+    """Cuts a text into parts of at most 2,000 characters, behind white space where there is any in a part's second
+    half."""
+    begin = 0
+    while begin < len(piece.text):
+        end = min(begin + PASSAGE_CHARS, len(piece.text))
+        if end < len(piece.text):
+            spaces = (at for at in range(end, begin + PASSAGE_CHARS // 2, -1) if piece.text[at - 1].isspace())
+            end = next(spaces, end)
+        if not piece.text[begin:end].isspace():
+            yield piece.part(begin, end)
+        begin = end
+
+
+def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
+    encoded, places = tokenizer.encode_placed([block.text for block in blocks])
+    stops = np.cumsum(places.lengths)
+    text_begin = np.cumsum([0, *(len(block.text) for block in blocks)])
+    for number, block in enumerate(blocks):
+        tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
+        token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
+        ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
+        begin, end, num_bytes = word_spans(block.text)
+        words, crossing = owner_of(token_begin, token_end, begin, end)
+        unknown = np.zeros(len(ids), dtype=np.int64)
+        for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
+            unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
+        yield Passage(
+            block.document,
+            text_key(block.text),
+            ids,
+            starts,
+            _with_marks(words, starts),
+            num_bytes,
+            crossing,
+            unknown,
+            _parts_of_speech(block, token_begin, token_end, labels),
+        )
+
+
+def _with_marks(words: NDArray[np.int64], starts: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A lone mark of a space, on no character of a word, goes with the word that it begins."""
+    words = words.copy()
+    mark = (words[:-1] < 0) & starts[:-1] & ~starts[1:]
+    words[:-1][mark] = words[1:][mark]
+    return words
+
+
+def _parts_of_speech(
+    block: TextPiece, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
+) -> NDArray[np.int64]:
+    spans = () if block.spans is None else block.spans.get("pos", ())
+    if not spans:
+        return np.zeros(len(token_begin), dtype=np.int64)
+    for span in spans:
+        if span.label not in labels:
+            labels.append(span.label)
+    begin, end = (np.array([getattr(span, side) for span in spans], dtype=np.int64) for side in ("begin", "end"))
+    number = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
+    return number[owner_of(token_begin, token_end, begin, end)[0] + 1]
+
+
+def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, max_tokens: int) -> Iterator[Passage]:
+    """Takes passages of prepared tokens. Their words are the tokenizer's, since there is no text.
+
+    Args:
+        store: The tokens.
+        tokenizer: With which they were made.
+        max_tokens: About how many tokens are taken.
+    """
+    share = min(1.0, max_tokens / max(store.num_tokens, 1))
+    for piece in range(len(store)):
+        length = int(store.lengths[piece])
+        for begin in range(0, length, PASSAGE_TOKENS):
+            place = piece, begin, min(PASSAGE_TOKENS, length - begin)
+            read, starts = store.read(*place)
+            ids = read.astype(np.int32)
+            key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
+            if share >= 1.0 or uniform(key, 1, _TAKEN)[0] < share:
+                pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
+                yield _of_tokens(int(store.document[piece]), key, ids, starts.astype(bool), tokenizer, pos)
+
+
+def _of_tokens(
+    document: int,
+    key: int,
+    input_ids: NDArray[np.int32],
+    word_starts: NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    pos: NDArray[Any],
+) -> Passage:
+    words = np.maximum(np.cumsum(word_starts) - 1, 0)
+    num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
+    nothing = np.zeros(len(input_ids), dtype=np.int64)
+    return Passage(
+        document,
+        key,
+        input_ids,
+        word_starts,
+        np.where(num_bytes[words] > 0, words, -1),
+        num_bytes,
+        nothing.astype(bool),
+        nothing,
+        pos.astype(np.int64),
+    )

@@ -1,0 +1,83 @@
+"""Any model that can be measured: one of ours, or any masked language model that transformers reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import safe_open
+
+from unmask.errors import ModelError
+from unmask.evaluation.own_network import OwnNetwork
+from unmask.evaluation.questions import Network
+from unmask.inference.model import Model, load
+from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
+from unmask.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Scorable:
+    """A model that answers questions about hidden tokens, with its tokenizer.
+
+    Attributes:
+        folder: Where it was loaded from.
+        network: The model.
+        tokenizer: Its tokenizer.
+    """
+
+    folder: Path
+    network: Network
+    tokenizer: Tokenizer
+
+
+def as_scorable(model: Model | Scorable) -> Scorable:
+    """A loaded model in the form in which models are measured."""
+    if isinstance(model, Scorable):
+        return model
+    return Scorable(model.folder, OwnNetwork(model.network), model.tokenizer)
+
+
+def load_scorable(folder: str | Path) -> Scorable:
+    """Loads a model to be measured.
+
+    Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA's generator, ALBERT, DeBERTa, ...) run in
+    transformers, as do folders whose weights are not in one model.safetensors.
+
+    Args:
+        folder: Of a model, or of a run.
+
+    Raises:
+        ModelError: The folder is not there, lacks a file, or holds no masked language model; or it needs transformers,
+            which is not installed.
+        TokenizerError: The tokenizer cannot be used, for instance because it has no mask token.
+    """
+    path = Path(folder)
+    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
+        path = path / "model"  # the folder of a run
+    if (path / CONFIG).is_file() and not ((kind := _kind(path)) in LAYOUTS and (path / WEIGHTS).is_file()):
+        from unmask.inference.transformers_model import load_with_transformers
+
+        return load_with_transformers(path, kind)
+    model = load(path)
+    if not _has_head(path, _kind(path)):
+        raise ModelError(
+            f"{path}: a bare encoder without a masked-language-model head, which predicts no tokens; pretrain it "
+            "first, or give another model"
+        )
+    return as_scorable(model)
+
+
+def _kind(folder: Path) -> str | None:
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{folder / CONFIG}: not JSON ({error})") from error
+    return content.get("model_type") if isinstance(content, dict) else None
+
+
+def _has_head(folder: Path, kind: str | None) -> bool:
+    names = LAYOUTS[kind].names  # type: ignore[index]
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        stored = set(names.canonical(dict.fromkeys(file.keys())))  # type: ignore[arg-type]
+    return all(name in stored for name in names.theirs("head.bias"))

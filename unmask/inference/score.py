@@ -1,0 +1,59 @@
+"""Scoring a model on minimal pairs, as a command and in Python."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.evaluation.minimal_pairs import read_pairs
+from unmask.evaluation.pair_accuracy import Accuracy, score_pairs
+from unmask.evaluation.pseudo import checked_form
+from unmask.inference.model import Model
+from unmask.inference.scorable import Scorable, as_scorable
+
+
+def score(
+    model: Model | Scorable, pairs: str | Path, *, form: str = "plain", pairs_per_paradigm: int | None = None
+) -> dict[str, Any]:
+    """Scores a model on minimal pairs in BLiMP's format.
+
+    Args:
+        model: Any masked language model; see `unmask.inference.scorable.load_scorable`.
+        pairs: A file of JSON lines, a folder of such, or a tar archive of such.
+        form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.evaluation.pseudo`.
+        pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
+
+    Returns:
+        `accuracy` over all pairs, ties one half, `interval` (95 %), `pairs`, `ties`, `phenomena` (name to accuracy),
+        `phenomena_intervals`, `paradigms` (name to accuracy, interval, pairs and ties), `form`.
+
+    Raises:
+        UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
+    """
+    known = checked_form(form)
+    if pairs_per_paradigm is not None and pairs_per_paradigm < 1:
+        raise SettingsError(f"pairs a paradigm: a number from 1 on, not {pairs_per_paradigm}")
+    read = read_pairs(Path(pairs))
+    if pairs_per_paradigm is not None:
+        taken: dict[str, int] = {}
+        kept = []
+        for pair in read:
+            taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
+            if taken[pair.paradigm] <= pairs_per_paradigm:
+                kept.append(pair)
+        read = kept
+    scorable = as_scorable(model)
+    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known)
+    return {
+        **_plain(result.overall),
+        "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
+        "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
+        "paradigms": {name: _plain(found) for name, found in result.paradigms.items()},
+        "form": known,
+    }
+
+
+def _plain(found: Accuracy) -> dict[str, Any]:
+    return {**asdict(found), "interval": list(found.interval)}

@@ -125,7 +125,7 @@ def run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.R
     return unmask.pretrain(
         [corpus_file],
         out=tmp_path_factory.mktemp("runs") / "short",
-        steps=150,
+        steps=300,
         vocab_size=200,
         settings=SMALL,
     )

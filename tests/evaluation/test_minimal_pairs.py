@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.conftest import SMALL
 from unmask.errors import CorpusError, SettingsError
 from unmask.evaluation.intervals import mean_interval, student_quantile, wilson
 from unmask.evaluation.minimal_pairs import Pair, read_pairs
@@ -90,9 +89,8 @@ def test_the_tally_by_hand() -> None:
     assert 0 < low < 0.625 < high < 1
 
 
-def test_a_trained_model_knows_the_order_of_words(corpus_file: Path, tmp_path: Path) -> None:
+def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Path) -> None:
     """The corpus has one grammar; equal sentences are ties."""
-    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=300, vocab_size=200, settings=SMALL)
     words = [(a, b) for a in ("cat", "king", "ship", "queen") for b in ("dog", "winter", "philosopher", "embroidery")]
     right = [line(f"The {a} sees the {b} at sea.", f"The {a} the {b} sees sea at.", UID="order") for a, b in words]
     same = [line("The cat.", "The cat.", UID="same")] * 3

@@ -17,8 +17,8 @@ from unmask.recipe.recipe import load_recipe
 
 
 def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run, tmp_path: Path) -> None:
-    """The run of the fixture: 150 steps, a vocabulary of 200."""
-    recipe = load_recipe(options={"training.steps": 150, "tokenizer.vocab_size": 200}, overrides=tuple(SMALL))
+    """The run of the fixture: 300 steps, a vocabulary of 200."""
+    recipe = load_recipe(options={"training.steps": 300, "tokenizer.vocab_size": 200}, overrides=tuple(SMALL))
     before = sorted(corpus_file.parent.iterdir())
     found = forecast_run([corpus_file], recipe)
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
@@ -27,7 +27,7 @@ def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run, tmp
     assert found["bytes"] == manifest["bytes"]
     assert found["tokens"] == pytest.approx(manifest["tokens"], rel=0.05)
     assert found["num_parameters"] == run.summary["num_parameters"]
-    assert found["steps"] == 150
+    assert found["steps"] == 300
     assert found["tokens_seen"] == pytest.approx(run.summary["tokens_seen"], rel=0.05)
     assert found["epochs"] == pytest.approx(run.summary["epochs"], rel=0.15)
     disk = sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())

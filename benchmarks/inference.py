@@ -14,8 +14,8 @@ time on all cores instead of the clock's: with `--threads 1` that can be compare
 The others get the texts sorted by length, and of several batch sizes the best one. The pipeline `feature-extraction`
 does not say what is padding, so its means are taken of each text's own tokens; taking them is not in its time.
 
-`equal` is the largest difference of a probability (fill) or of a number of an embedding, from the others' in float32;
-and for fill the share of texts whose likeliest token is the same.
+`difference` is the largest one of a probability (fill) or of a number of an embedding between ours and the others' in
+the same precision; and for fill the share of texts whose likeliest token is the same. In bf16 both are rounded.
 """
 
 from __future__ import annotations

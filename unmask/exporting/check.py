@@ -27,7 +27,9 @@ class Check:
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE) -> Check:
-    """Compares numbers of the same shape; what is not finite passes nothing."""
+    """Compares numbers; other shapes, and what is not finite, pass nothing."""
+    if ours.shape != theirs.shape:
+        return Check(False, None, f"{detail}: of shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
     difference = (ours.double() - theirs.double()).abs().max().item()
     if not math.isfinite(difference):
         return Check(False, None, f"{detail}: not finite")

@@ -34,7 +34,7 @@ def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
 
 def int8_follows_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
     """A graph with 8-bit weights gives numbers that correlate with ours; the difference is told, not judged."""
-    pairs = list(_outputs(subject, file, kind))
+    pairs = _outputs(subject, file, kind)
     ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     found = compare(ours, theirs, f"{file.name}", tolerance=float("inf"))
     correlation = torch.corrcoef(torch.stack([ours, theirs]))[0, 1].item()
@@ -62,6 +62,10 @@ def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tens
     for row, ids in enumerate(subject.probe.texts):
         batches.append({name: tensor[row : row + 1, : len(ids)] for name, tensor in rows.items()})
     session = _session(file)
+    for wanted, found in ((graph.inputs, session.get_inputs()), (graph.outputs, session.get_outputs())):
+        names = tuple(value.name for value in found)
+        if names != wanted:
+            raise ModelError(f"{file}: has {', '.join(names)} in place of {', '.join(wanted)}; export the model anew")
     pairs = []
     for batch in batches:
         feeds = {name: batch[name].contiguous() for name in graph.inputs}
@@ -69,7 +73,7 @@ def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tens
             ours = graph(**feeds)
         real = batch["attention_mask"].bool()
         for a, b in zip(ours if isinstance(ours, tuple) else (ours,), _run(session, file, feeds), strict=True):
-            pairs.append((a[real], b[real]) if a.dim() == 3 else (a, b))
+            pairs.append((a[real], b[real]) if a.dim() == b.dim() == 3 else (a, b))
     return pairs
 
 

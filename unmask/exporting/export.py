@@ -14,7 +14,7 @@ from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.graphs import EmbedGraph, Graph
 from unmask.exporting.onnx_checks import GRAPHS, int8_file, int8_follows_ours, onnx_equals_ours
 from unmask.exporting.onnx_readme import write_readme
-from unmask.exporting.onnx_writer import OPSET, missing_onnx, write_int8, write_onnx
+from unmask.exporting.onnx_writer import OPSET, data_file, missing_onnx, write_int8, write_onnx
 from unmask.exporting.subject import Subject, open_subject
 from unmask.model.folder import CONFIG
 
@@ -132,7 +132,7 @@ def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile
 def _graph_file(subject: Subject, file: Path, kind: type[Graph], difference: float | None) -> GraphFile:
     assert difference is not None
     graph = kind(subject.model.network)
-    size = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+    size = sum(part.stat().st_size for part in (file, data_file(file)) if part.is_file())
     return GraphFile(size, difference, graph.inputs, graph.outputs)
 
 

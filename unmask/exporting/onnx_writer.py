@@ -61,6 +61,11 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
     return file
 
 
+def data_file(file: Path) -> Path:
+    """Where the weights of a graph lie that are too large for its own file."""
+    return file.with_name(file.name + ".data")
+
+
 def write_int8(file: Path) -> Path:
     """Writes a graph anew, with products of 8-bit integers: weights are rounded once, inputs where they arise.
 
@@ -78,7 +83,13 @@ def write_int8(file: Path) -> Path:
     quantized = file.with_stem(f"{file.stem}_quantized")
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, _quiet():
         shaped = Path(scratch) / file.name
-        quant_pre_process(str(file), str(shaped), skip_optimization=True, skip_symbolic_shape=True)
+        quant_pre_process(
+            str(file),
+            str(shaped),
+            skip_optimization=True,
+            skip_symbolic_shape=True,
+            save_as_external_data=data_file(file).is_file(),
+        )
         quantize_dynamic(str(shaped), str(quantized), weight_type=QuantType.QInt8, per_channel=True)
     return quantized
 

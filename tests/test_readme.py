@@ -14,7 +14,7 @@ from tests.cli.test_cli import call
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
-ORDER = ("prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "audit")
+ORDER = ("prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "export", "verify", "audit")
 
 
 def commands() -> list[list[str]]:

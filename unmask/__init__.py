@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask.collating.collator import MaskingCollator
     from unmask.collating.counts import count_tokens
+    from unmask.exporting.export import Export, export
+    from unmask.exporting.verify import Verification, verify
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
     from unmask.masking.mlm import MLM
@@ -20,28 +22,36 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "MLM",
+    "Export",
     "MaskedRows",
     "Masker",
     "MaskingCollator",
     "Model",
     "Run",
+    "Verification",
     "count_tokens",
+    "export",
     "lexicon_tables",
     "load",
     "pretrain",
+    "verify",
 ]
 
 _WHERE = {
+    "Export": "unmask.exporting.export",
     "MLM": "unmask.masking.mlm",
     "MaskedRows": "unmask.masking.engine",
     "Masker": "unmask.masking.engine",
     "MaskingCollator": "unmask.collating.collator",
     "Model": "unmask.inference.model",
     "Run": "unmask.pretraining.pretrain",
+    "Verification": "unmask.exporting.verify",
     "count_tokens": "unmask.collating.counts",
+    "export": "unmask.exporting.export",
     "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",
+    "verify": "unmask.exporting.verify",
 }
 
 

@@ -80,5 +80,5 @@ def array(tensor: Tensor) -> Any:
 
 
 def serves(tensor: Tensor) -> bool:
-    """Whether compiled loops can work on a tensor."""
-    return tensor.device.type == "cpu"
+    """Whether compiled loops can work on a tensor. While a model is exported they cannot: a graph holds operations."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_exporting()

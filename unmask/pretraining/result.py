@@ -13,13 +13,16 @@ import torch
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.plateau import explain_plateau, on_plateau
 from unmask.files import write_atomically
+from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
+from unmask.model.sentence_files import write_sentence_files
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.metrics import read_metrics
 from unmask.pretraining.predictions import from_plain, predict_lines, to_plain
 from unmask.pretraining.watch import Watch
 from unmask.recipe.recipe import Recipe
+from unmask.report.card import write_card
 from unmask.report.page import write_report
 from unmask.training.state import TrainState
 
@@ -52,6 +55,21 @@ def write_result(
         rate = recipe.training.learning_rate
         stuck = explain_plateau(result.loss, summary["unigram_entropy"], step=state.step, learning_rate=rate)
         watch.reporter.note(stuck)
+    _write_pages(folder, recipe, data, summary, predictions, remark=stuck)
+    write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _write_pages(
+    folder: RunFolder,
+    recipe: Recipe,
+    data: PreparedData,
+    summary: dict[str, Any],
+    predictions: dict[str, Any],
+    *,
+    remark: str | None,
+) -> None:
+    """The report for who trained the model, and the card for whom it goes to."""
     write_report(
         folder.report,
         recipe=recipe.model_dump(),
@@ -60,10 +78,16 @@ def write_result(
         metrics=read_metrics(folder.metrics),
         before=from_plain(predictions["before"]),
         after=from_plain(predictions["after"]),
-        remark=stuck,
+        remark=remark,
     )
-    write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
-    return summary
+    write_card(
+        folder.model,
+        recipe=recipe.model_dump(),
+        manifest=data.manifest,
+        summary=summary,
+        mask_token=data.tokenizer.token(data.tokenizer.special.mask),
+        remark=remark,
+    )
 
 
 def _predicted(state: TrainState, watch: Watch) -> list[list[dict[str, Any]]]:
@@ -76,6 +100,8 @@ def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> No
     shutil.rmtree(partial, ignore_errors=True)
     save_model(state.model, partial)
     data.tokenizer.save(partial, max_length=state.model.config.max_position_embeddings)
+    write_sentence_files(state.model.config, partial)
+    write_checksums(partial)
     shutil.rmtree(folder.model, ignore_errors=True)
     os.replace(partial, folder.model)
 

@@ -1,0 +1,238 @@
+"""Graphs in onnxruntime: equal to the model, used alone, with dynamic axes; and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+import unmask
+from unmask.compiled import serves
+from unmask.errors import ModelError, RunError, SettingsError
+from unmask.exporting import export as export_module
+from unmask.exporting import onnx_writer
+from unmask.exporting.graphs import EmbedGraph
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokens.tokenizer import Tokenizer
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+FILES = {
+    "model.onnx", "embed.onnx", "model_quantized.onnx", "embed_quantized.onnx", "README.md", "config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+}  # fmt: skip
+TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
+
+
+def feeds_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
+    """By the folder's own tokenizer, with nothing of ours."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch(texts)
+    names = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    return {name: np.array([getattr(text, part) for text in encoded]) for name, part in names.items()}
+
+
+def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
+    assert {path.name for path in onnx_folder.iterdir()} == FILES
+    assert json.loads((onnx_folder / "config.json").read_text())["model_type"] == "modernbert"
+    assert not list(onnx_folder.parent.glob(".*")), "nothing is left of the making"
+    for name in ("model.onnx", "embed.onnx"):
+        graph = onnx.load(onnx_folder / name)
+        onnx.checker.check_model(graph, full_check=True)
+        assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 18)]
+        for value in [*graph.graph.input, *graph.graph.output]:
+            axes = [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            assert axes[0] == "batch"
+            assert axes[1:2] == ["length"] or value.name == "sentence_embedding"
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 64), (7, 13)])
+def test_any_number_of_texts_and_any_length(run: unmask.Run, onnx_folder: Path, rows: int, length: int) -> None:
+    network = run.model.network
+    ids = torch.randint(5, 190, (rows, length), generator=torch.Generator().manual_seed(0))
+    found = run_graph(onnx_folder / "model.onnx", {"input_ids": ids.numpy(), "attention_mask": np.ones_like(ids)})[0]
+    with torch.no_grad():
+        ours = network(ids, positions_N=torch.arange(ids.numel())).view(rows, length, -1)
+    assert ours.std() > 0.5
+    assert np.abs(found - ours.numpy()).max() < 1e-3
+
+
+def test_the_folder_fills_masks_alone(run: unmask.Run, onnx_folder: Path) -> None:
+    feeds = feeds_of(onnx_folder, ["The king [MASK] the queen at sea.", "[MASK]"])
+    logits = run_graph(onnx_folder / "model.onnx", feeds)[0]
+    place = (feeds["input_ids"][0] == 4).argmax()
+    expected = run.model.fill("The king [MASK] the queen at sea.", top_k=3).masks[0]
+    assert np.argsort(-logits[0, place])[:3].tolist() == [candidate.token_id for candidate in expected]
+
+
+def test_embeddings_are_those_of_sentence_transformers(run: unmask.Run, onnx_folder: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    wanted = library.SentenceTransformer(str(run.folder / "model"), device="cpu").encode(TEXTS)
+    hidden, found = run_graph(onnx_folder / "embed.onnx", feeds_of(onnx_folder, TEXTS))
+    assert hidden.shape[::2] == (3, 64)
+    assert np.abs(found - wanted).max() < 1e-3
+
+
+def test_eight_bits_are_small_and_near(run: unmask.Run, onnx_folder: Path) -> None:
+    sizes = {name: (onnx_folder / name).stat().st_size for name in FILES}
+    assert sizes["model_quantized.onnx"] < 0.6 * sizes["model.onnx"], "the graph itself weighs something here"
+    kinds = {node.op_type for node in onnx.load(onnx_folder / "model_quantized.onnx").graph.node}
+    assert "MatMulInteger" in kinds
+    feeds = feeds_of(onnx_folder, TEXTS)
+    full, small = (run_graph(onnx_folder / f"embed{end}.onnx", feeds)[1] for end in ("", "_quantized"))
+    cosine = (full * small).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(small, axis=1)
+    assert cosine.min() > 0.99
+    assert np.abs(full - small).max() > 0
+
+
+def test_the_readme_runs(onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (onnx_folder / "README.md").read_text()
+    monkeypatch.chdir(onnx_folder)
+    scope: dict[str, np.ndarray] = {}
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(compile(snippet, "README.md", "exec"), scope)
+    assert scope["vectors"].shape == (2, 64)
+    assert "| `model_quantized.onnx` | `logits` [batch, length, vocabulary] |" in readme
+    assert "--optShapes=input_ids:8x32,attention_mask:8x32" in readme
+    assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
+
+
+@pytest.mark.slow
+def test_a_layout_with_token_types(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are an input of their own. Padding and types are told from each other. Weights lie beside the graph here."""
+    model = make_model(layout="bert", num_layers=2)
+    save_model(model, tmp_path / "model")
+    tokenizer.save(tmp_path / "model", max_length=64)
+    monkeypatch.setattr(export_module, "GRAPHS", (EmbedGraph,))  # one is enough here, and takes seconds
+    monkeypatch.setattr(onnx_writer, "_LARGEST_FILE", 0)
+    result = unmask.export(tmp_path / "model", tmp_path / "model" / "onnx", int8=True)
+    out = result.folder
+    assert (out / "embed.onnx.data").stat().st_size > 4 * model.encoder.tokens.numel()
+    assert result.graphs["embed.onnx"].bytes > (out / "embed.onnx.data").stat().st_size
+    ids = torch.randint(5, 190, (2, 9), generator=torch.Generator().manual_seed(0))
+    types, mask = (torch.arange(9) > 4).long().expand(2, 9), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    with torch.no_grad():
+        ours = model.encoder(ids, segment_ids_BS=mask - 1, token_type_ids_BS=types)
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    hidden, mean = run_graph(out / "embed.onnx", {name: tensor.numpy() for name, tensor in feeds.items()})
+    real = mask.bool()
+    assert np.abs(hidden[real] - ours[real].numpy()).max() < 1e-3
+    assert np.abs(mean[1] - ours[1, :6].mean(0).numpy()).max() < 1e-3
+    readme = (out / "README.md").read_text()
+    assert '"token_type_ids": np.array([text.type_ids for text in encoded]),' in readme
+    assert "--minShapes=input_ids:1x1,attention_mask:1x1,token_type_ids:1x1" in readme
+    found = unmask.verify(tmp_path / "model")
+    assert found.checks["onnx_embed_equals_ours"].passed, "graphs within the model's folder are found"
+    assert found.checks["onnx_embed_int8_follows_ours"].largest_difference == (
+        result.graphs["embed_quantized.onnx"].largest_difference
+    )
+    assert "onnx_fill_equals_ours" not in found.checks
+    unmask.export(tmp_path / "model", out, overwrite=True)
+    assert not (out / "embed_quantized.onnx").exists(), "an export of before leaves nothing"
+
+
+@pytest.mark.slow
+def test_a_bare_encoder_gets_no_graph_of_a_head(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    save_model(make_model(num_layers=1), tmp_path / "model")
+    transformers.ModernBertModel.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "bare")
+    tokenizer.save(tmp_path / "bare", max_length=64)
+    result = unmask.export(tmp_path / "bare", tmp_path / "out")
+    assert set(result.graphs) == {"embed.onnx"}
+    assert not (tmp_path / "out" / "model.onnx").exists()
+    assert "no masked-language-model head: only embed.onnx is written" in caplog.text
+
+
+def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
+    """A weight that is another, a tokenizer of another model, a file that is cut."""
+    for path in onnx_folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    graph = onnx.load(tmp_path / "model.onnx")
+    weight = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    values = onnx.numpy_helper.to_array(weight).copy()
+    values[5] += 0.5
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    onnx.save(graph, tmp_path / "model.onnx")
+    text = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace('"single_word":false', '"single_word":true').replace(
+        '"single_word": false', '"single_word": true'))  # fmt: skip
+    (tmp_path / "embed.onnx").write_bytes((tmp_path / "embed.onnx").read_bytes()[:5000])
+    (tmp_path / "embed_quantized.onnx").write_bytes((tmp_path / "model_quantized.onnx").read_bytes())
+    checks = unmask.verify(run.folder, onnx=tmp_path).checks
+    failed = {name for name, check in checks.items() if not check.passed}
+    assert failed == {
+        "onnx_fill_equals_ours", "onnx_embed_equals_ours", "onnx_embed_int8_follows_ours", "onnx_tokenizer_equals_ours",
+    }  # fmt: skip
+    assert checks["onnx_fill_equals_ours"].largest_difference > 1e-3  # type: ignore[operator]
+    assert "has logits in place of last_hidden_state, sentence_emb" in checks["onnx_embed_int8_follows_ours"].detail
+    assert "embed.onnx: onnxruntime cannot load it" in checks["onnx_embed_equals_ours"].detail
+    assert "is another one; export the model anew" in checks["onnx_tokenizer_equals_ours"].detail
+
+
+def test_a_graph_that_differs_is_not_kept(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(graph: EmbedGraph, folder: Path) -> Path:
+        with torch.no_grad():
+            graph.model.head.bias.add_(0.25)  # after the graph was written
+        return Path(shutil.copy(onnx_folder / graph.file, folder))
+
+    monkeypatch.setattr(export_module, "write_onnx", write)
+    with pytest.raises(ModelError, match=r"model\.onnx differs from the model by 0\.2.*; nothing was written"):
+        unmask.export(run.folder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_replaced_only_when_asked(
+    run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(subject: object, folder: Path, *, int8: bool) -> dict[str, object]:
+        (folder / "embed.onnx").write_text("new")
+        return {}
+
+    monkeypatch.setattr(export_module, "_write", write)
+    out = tmp_path / "out"
+    unmask.export(run.folder, out)
+    (out / "model.onnx").write_text("old")
+    with pytest.raises(RunError, match="already holds an export; replace it with --overwrite"):
+        unmask.export(run.folder, out)
+    unmask.export(run.folder, out, overwrite=True)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"embed.onnx": "new"}
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(RunError, match=r"holds other files \(mine\.txt\); give a new or empty folder"):
+        unmask.export(run.folder, out, overwrite=True)
+    with pytest.raises(RunError, match="is a file; --out takes a folder"):
+        unmask.export(run.folder, out / "mine.txt")
+
+
+def test_mistakes(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="unknown format 'torchscript'; known is 'onnx'"):
+        unmask.export(run.folder, tmp_path / "out", format="torchscript")
+    with pytest.raises(ModelError, match="no such folder"):
+        unmask.export(tmp_path / "none", tmp_path / "out")
+    monkeypatch.setattr(onnx_writer, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(SettingsError, match=r"onnxscript not installed: pip install 'unmask\[onnx\]'"):
+        unmask.export(run.folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_compiled_loops_serve_again_after_an_export(onnx_folder: Path) -> None:
+    assert serves(torch.zeros(1))

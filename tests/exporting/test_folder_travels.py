@@ -1,0 +1,82 @@
+"""A folder that `unmask.pretrain` wrote, in the libraries that people use."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.conftest import SMALL
+from unmask.errors import ModelError
+from unmask.model.checksums import CHECKSUMS, file_hash, read_checksums
+
+TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer remember Constantinople."]
+
+
+@pytest.fixture(scope="module", params=["modernbert", "bert", "roberta"])
+def travelled(request: pytest.FixtureRequest, run: unmask.Run, corpus_file, tmp_path_factory) -> unmask.Run:  # type: ignore[no-untyped-def]
+    if request.param == "modernbert":
+        return run
+    out = tmp_path_factory.mktemp("runs") / request.param
+    settings = (*SMALL, f"model.layout={request.param}")
+    return unmask.pretrain([corpus_file], out=out, steps=10, vocab_size=200, settings=settings)
+
+
+def hidden_states(run: unmask.Run, text: str) -> torch.Tensor:
+    ids = torch.from_numpy(run.model.tokenizer.encode_prompt(text)).long()[None]
+    with torch.no_grad():
+        return run.model.network.encoder(ids)[0]
+
+
+def test_automodel_gives_the_encoder(travelled: unmask.Run) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(travelled.folder / "model")
+    theirs = transformers.AutoModel.from_pretrained(travelled.folder / "model").eval()
+    with torch.no_grad():
+        found = theirs(**tokenizer(TEXTS, padding=True, return_tensors="pt")).last_hidden_state
+    for row, text in zip(found, TEXTS, strict=True):
+        ours = hidden_states(travelled, text)
+        assert ours.std() > 0.1
+        assert (row[: len(ours)] - ours).abs().max() < 1e-4
+
+
+def test_automodelformaskedlm_and_the_pipeline(travelled: unmask.Run) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = str(travelled.folder / "model")
+    model, report = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    assert model.num_parameters() == travelled.summary["num_parameters"]
+    found = transformers.pipeline("fill-mask", folder)("The king [MASK] the queen.", top_k=3)
+    ours = travelled.model.fill("The king [MASK] the queen.", top_k=3).masks[0]
+    assert [candidate["token"] for candidate in found] == [candidate.token_id for candidate in ours]
+    assert [candidate["score"] for candidate in found] == pytest.approx([c.probability for c in ours], rel=1e-3)
+
+
+def test_sentence_transformers_takes_the_mean_over_all_tokens(travelled: unmask.Run) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SentenceTransformer(str(travelled.folder / "model"), device="cpu")
+    assert model.max_seq_length == 64
+    found = model.encode(TEXTS)
+    wanted = np.stack([hidden_states(travelled, text).mean(0).numpy() for text in TEXTS])
+    assert found.shape == (3, 64)
+    assert np.abs(found - wanted).max() < 1e-4
+    assert np.abs(found[0] - found[1]).max() > 1e-2, "vectors differ"
+    long = model.encode(["dog " * 300])
+    assert np.isfinite(long).all(), "what is too long is cut"
+
+
+def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:
+    folder = travelled.folder / "model"
+    found = read_checksums(folder)
+    assert found == {name: file_hash(folder / name) for name in ("config.json", "model.safetensors", "tokenizer.json")}
+
+
+def test_damaged_checksums(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    assert read_checksums(tmp_path) is None
+    for content in ("{", json.dumps([1])):
+        (tmp_path / CHECKSUMS).write_text(content)
+        with pytest.raises(ModelError, match=r"checksums\.json: damaged .*; remove it to go without checksums"):
+            read_checksums(tmp_path)

@@ -1,0 +1,87 @@
+"""The model's card: its header as the hub reads it, its figures those of the run, its snippets running."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import unmask
+from unmask.evaluation.held_out import RATE
+from unmask.report.card import write_card
+from unmask.report.card_use import PLACE
+from unmask.tokens.manifest import load_manifest
+
+MINIMAL_RECIPE = {
+    "model": {"layout": "bert", "max_position_embeddings": None},
+    "training": {"sequence_length": 64},
+    "masking": {"strategy": None, "units": {"lexicon": "/home/someone/mine.lexicon"}},
+    "tokenizer": {"path": "/home/someone/secret/tokenizer"},
+}
+
+
+def card_of(run: unmask.Run) -> str:
+    return (run.folder / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_header_is_what_the_hub_reads(run: unmask.Run) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    data = hub.ModelCard(card_of(run)).data
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "fill-mask", None)
+    assert data.to_dict()["mask_token"] == "[MASK]"
+    assert {"modernbert", "sentence-transformers", "unmask"} <= set(data.tags)
+
+
+def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
+    card, summary, manifest = card_of(run), run.summary, load_manifest(run.folder / "data")
+    assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} ± " in card
+    assert f"| {summary['unigram_entropy']:.3f} |" in card
+    assert f"| {summary['validation_accuracy']:.1%} |" in card
+    assert f"| hidden tokens | {summary['predicted_tokens']:,} |" in card
+    assert f"fixed masks of {RATE * 100:.0f} %" in card
+    assert f"| training | {manifest.train.documents:,} | {manifest.train.bytes:,} | {manifest.train.tokens:,} |" in card
+    assert manifest.fingerprint in card
+    assert "`corpus.txt`" in card
+    assert "Left out: nothing." in card
+    assert "Strategy `random`" in card
+    assert 'kind = "linear"\nstart = 0.3\nend = 0.15' in card, "the rate's schedule"
+    assert "at most 64 tokens" in card
+    assert "num_layers = 2" in card
+    assert "nan" not in card.lower().replace("nano", "")
+
+
+def test_nothing_of_the_machine_is_told(run: unmask.Run) -> None:
+    assert str(run.folder.parent) not in card_of(run)
+    assert not re.search(r'= "/', card_of(run))
+
+
+def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("sentence_transformers")
+    snippets = re.findall(r"```python\n(.*?)```", card_of(run), re.DOTALL)
+    assert len(snippets) == 3
+    for snippet in snippets:
+        exec(compile(snippet.replace(PLACE, str(run.folder / "model")), "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("token") >= 4
+
+
+def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
+    """One held-out document, an objective beside masked tokens, paths, a remark, a sign that parts a table's cells."""
+    summary = run.summary | {
+        "validation_loss_stderr": float("nan"),
+        "objectives": {"sentence_order": {"loss": 0.5, "accuracy": 0.75, "count": 1200}},
+    }
+    manifest = load_manifest(run.folder / "data")
+    write_card(
+        tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token='<"mask>', remark="it is stuck"
+    )
+    card = (tmp_path / "README.md").read_text()
+    assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} |" in card
+    assert "| sentence order: right of 1,200 | 75.0% |" in card
+    assert "**It is stuck.**" in card
+    assert "A strategy of its own" in card
+    assert 'lexicon = "mine.lexicon"' in card
+    assert 'path = "tokenizer"' in card
+    assert "someone" not in card
+    assert 'mask_token: "<\\"mask>"' in card

@@ -1,0 +1,161 @@
+"""A model to a folder of ONNX graphs that can be used alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, RunError, SettingsError
+from unmask.exporting.graphs import EmbedGraph, Graph
+from unmask.exporting.onnx_checks import GRAPHS, int8_file, int8_follows_ours, onnx_equals_ours
+from unmask.exporting.onnx_readme import write_readme
+from unmask.exporting.onnx_writer import OPSET, data_file, missing_onnx, write_int8, write_onnx
+from unmask.exporting.subject import Subject, open_subject
+from unmask.model.folder import CONFIG
+
+log = logging.getLogger("unmask")
+_OTHERS = {CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"}
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """A written graph.
+
+    Attributes:
+        bytes: Of the file, and of the one with its weights where there is one.
+        largest_difference: From our network, of logits or hidden states.
+        inputs, outputs: Their names.
+    """
+
+    bytes: int
+    largest_difference: float
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Export:
+    """A finished export.
+
+    Attributes:
+        folder: Where the files are.
+        graphs: By the name of the file.
+    """
+
+    folder: Path
+    graphs: dict[str, GraphFile]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        graphs = {name: asdict(graph) for name, graph in self.graphs.items()}
+        return {"out": str(self.folder), "format": "onnx", "opset": OPSET, "graphs": graphs}
+
+
+def export(
+    model: str | Path,
+    out: str | Path,
+    *,
+    format: str = "onnx",  # noqa: A002
+    int8: bool = False,
+    overwrite: bool = False,
+) -> Export:
+    """Writes `model.onnx` (logits) and `embed.onnx` (hidden states and their mean), and compares them with the model.
+
+    A folder without a masked-language-model head gets `embed.onnx` alone.
+
+    Args:
+        model: Folder of a model, or of a run.
+        out: A new or empty folder, or one that an export wrote.
+        format: `onnx`; there is no other.
+        int8: Also write each graph with 8-bit weights (`model_quantized.onnx`): a quarter of the size, near, not equal.
+        overwrite: Replace an export that is there.
+
+    Raises:
+        SettingsError: The format is unknown, or a package is missing.
+        ModelError: There is no model, or a written graph differs from it by more than 1e-3.
+        RunError: The folder holds something.
+    """
+    if format != "onnx":
+        raise SettingsError(f"unknown format {format!r}; known is 'onnx'")
+    subject, out = open_subject(model), Path(out)
+    if (reason := missing_onnx()) is not None:
+        raise SettingsError(f"ONNX cannot be written: {reason}")
+    _check_out(out, overwrite=overwrite)
+    log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
+            graphs = _write(subject, Path(made), int8=int8)
+            _replace(out, Path(made))
+    except OSError as error:
+        raise RunError(f"{out}: the export cannot be written ({error})") from error
+    return Export(out, graphs)
+
+
+def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile]:
+    """Writes all files, and makes sure of each graph."""
+    kinds = GRAPHS if subject.has_head else (EmbedGraph,)
+    if not subject.has_head:
+        log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EmbedGraph.file)
+    graphs = {}
+    for kind in kinds:
+        file = write_onnx(kind(subject.model.network), folder)
+        check = onnx_equals_ours(subject, file, kind)
+        if not check.passed:
+            raise ModelError(f"{kind.file} differs from the model by {check.largest_difference}; nothing was written")
+        graphs[file.name] = _graph_file(subject, file, kind, check.largest_difference)
+        if int8:
+            small = write_int8(file)
+            check = int8_follows_ours(subject, small, kind)
+            if not check.passed:
+                log.warning("%s; use the graph in float32 instead", check.detail)
+            graphs[small.name] = _graph_file(subject, small, kind, check.largest_difference)
+    shutil.copyfile(subject.folder / CONFIG, folder / CONFIG)
+    length = subject.model.network.config.max_position_embeddings
+    subject.tokenizer.save(folder, max_length=length)
+    pad = subject.tokenizer.special.pad
+    write_readme(
+        folder,
+        inputs=graphs[EmbedGraph.file].inputs,
+        max_length=length,
+        graphs=tuple(graphs),
+        pad=(pad, subject.tokenizer.token(pad)),
+    )
+    return graphs
+
+
+def _graph_file(subject: Subject, file: Path, kind: type[Graph], difference: float | None) -> GraphFile:
+    assert difference is not None
+    graph = kind(subject.model.network)
+    size = sum(part.stat().st_size for part in (file, data_file(file)) if part.is_file())
+    return GraphFile(size, difference, graph.inputs, graph.outputs)
+
+
+def _known(name: str) -> bool:
+    """Whether an export writes a file of this name."""
+    graphs = [name_of for kind in GRAPHS for name_of in (kind.file, int8_file(kind))]
+    return name in _OTHERS or name.removesuffix(".data") in graphs
+
+
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file; --out takes a folder")
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if strangers := [name for name in names if not _known(name)]:
+        raise RunError(f"{out} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
+    if names and not overwrite:
+        raise RunError(f"{out} already holds an export; replace it with --overwrite")
+
+
+def _replace(out: Path, made: Path) -> None:
+    """Moves the files to where they belong, and takes those of an export before away."""
+    out.mkdir(exist_ok=True)
+    for old in out.iterdir():
+        old.unlink()
+    for new in made.iterdir():
+        os.replace(new, out / new.name)

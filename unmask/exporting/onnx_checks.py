@@ -1,0 +1,100 @@
+"""Graphs in onnxruntime against our network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.exporting.check import TOLERANCE, Check, compare, count, worst
+from unmask.exporting.graphs import EmbedGraph, FillGraph, Graph
+from unmask.exporting.subject import Subject
+from unmask.tokens.tokenizer import load_tokenizer
+
+GRAPHS: tuple[type[Graph], ...] = (FillGraph, EmbedGraph)
+CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
+
+
+def int8_file(graph: type[Graph]) -> str:
+    """The name of a graph's file with 8-bit weights."""
+    return Path(graph.file).stem + "_quantized.onnx"
+
+
+def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
+    """A graph in float32 gives our numbers: padded texts, and each text alone."""
+    checks = []
+    for ours, theirs in _outputs(subject, file, kind):
+        checks.append(compare(ours, theirs, f"{file.name}, padded texts and texts alone", tolerance=TOLERANCE))
+    return worst(checks)
+
+
+def int8_follows_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
+    """A graph with 8-bit weights gives numbers that correlate with ours; the difference is told, not judged."""
+    pairs = _outputs(subject, file, kind)
+    ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    found = compare(ours, theirs, f"{file.name}", tolerance=float("inf"))
+    correlation = torch.corrcoef(torch.stack([ours, theirs]))[0, 1].item()
+    passed = found.passed and correlation >= CORRELATION
+    return Check(passed, found.largest_difference, f"{file.name}: correlation {correlation:.4f} with float32")
+
+
+def onnx_tokenizer_equals_ours(subject: Subject, folder: Path) -> Check:
+    """The tokenizer beside the graphs is the model's."""
+    same = load_tokenizer(folder).fingerprint == subject.tokenizer.fingerprint
+    return count(
+        [] if same else [f"{folder / 'tokenizer.json'} is another one; export the model anew"], "tokenizer.json"
+    )
+
+
+def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tensor, Tensor]]:
+    """Ours and theirs, an output each time, at real positions only.
+
+    Raises:
+        ModelError: onnxruntime cannot run the file.
+    """
+    graph = kind(subject.model.network)
+    rows = subject.probe.padded(subject.tokenizer.special.pad)
+    batches = [rows]
+    for row, ids in enumerate(subject.probe.texts):
+        batches.append({name: tensor[row : row + 1, : len(ids)] for name, tensor in rows.items()})
+    session = _session(file)
+    for wanted, found in ((graph.inputs, session.get_inputs()), (graph.outputs, session.get_outputs())):
+        names = tuple(value.name for value in found)
+        if names != wanted:
+            raise ModelError(f"{file}: has {', '.join(names)} in place of {', '.join(wanted)}; export the model anew")
+    pairs = []
+    for batch in batches:
+        feeds = {name: batch[name].contiguous() for name in graph.inputs}
+        with torch.no_grad():
+            ours = graph(**feeds)
+        real = batch["attention_mask"].bool()
+        for a, b in zip(ours if isinstance(ours, tuple) else (ours,), _run(session, file, feeds), strict=True):
+            pairs.append((a[real], b[real]) if a.dim() == b.dim() == 3 else (a, b))
+    return pairs
+
+
+def _session(file: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no base of their own
+        raise ModelError(f"{file}: onnxruntime cannot load it ({_first_line(error)}); export the model anew") from error
+
+
+def _run(session: Any, file: Path, feeds: Mapping[str, Tensor]) -> list[Tensor]:
+    try:
+        return [torch.from_numpy(array) for array in session.run(None, {n: t.numpy() for n, t in feeds.items()})]
+    except Exception as error:
+        raise ModelError(f"{file}: onnxruntime cannot run it ({_first_line(error)}); export the model anew") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

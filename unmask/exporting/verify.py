@@ -1,0 +1,125 @@
+"""The proof that what leaves equals what was trained: every form of a model, against our network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, UnmaskError
+from unmask.exporting.check import Check
+from unmask.exporting.folder_checks import files_unchanged, special_ids, tied_weights
+from unmask.exporting.network_checks import finite_weights, packed_equals_alone, padded_equals_unpadded
+from unmask.exporting.onnx_checks import (
+    GRAPHS,
+    int8_file,
+    int8_follows_ours,
+    onnx_equals_ours,
+    onnx_tokenizer_equals_ours,
+)
+from unmask.exporting.onnx_writer import missing_onnx
+from unmask.exporting.subject import Subject, open_subject
+from unmask.exporting.tokenizer_checks import tokenizer_in_transformers, tokenizer_round_trip
+from unmask.exporting.transformers_side import missing_transformers, transformers_equals_ours
+
+_OURS: dict[str, Callable[[Subject], Check | str]] = {
+    "files_unchanged": files_unchanged,
+    "finite_weights": finite_weights,
+    "packed_equals_alone": packed_equals_alone,
+    "padded_equals_unpadded": padded_equals_unpadded,
+    "tokenizer_round_trip": tokenizer_round_trip,
+    "special_ids": special_ids,
+    "tied_weights": tied_weights,
+}
+_TRANSFORMERS: dict[str, Callable[[Subject], Check | str]] = {
+    "transformers_equals_ours": transformers_equals_ours,
+    "tokenizer_in_transformers": tokenizer_in_transformers,
+}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the checks of a model came to.
+
+    Attributes:
+        folder: Of the model.
+        checks: By name.
+        skipped: By name, why a check was not made.
+    """
+
+    folder: Path
+    checks: dict[str, Check]
+    skipped: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that were made passed."""
+        return all(check.passed for check in self.checks.values())
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        checks = {name: asdict(check) for name, check in self.checks.items()}
+        return {"model": str(self.folder), "checks": checks, "skipped": self.skipped, "passed": self.passed}
+
+
+def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
+    """Checks a model folder that unmask or transformers wrote.
+
+    Packed texts equal texts alone, padded ones unpadded ones, transformers' model and exported graphs ours; the
+    tokenizer reads what it writes, and as transformers' does; special ids, the tie and the files are as they should.
+    A check that breaks off has failed, and says why.
+
+    Args:
+        model: Its folder, or that of a run.
+        onnx: What `unmask.export` wrote of it; None looks for `onnx` within the model's folder.
+
+    Returns:
+        The checks. Those of float numbers allow a difference of 1e-3; 8-bit graphs must correlate with ours.
+
+    Raises:
+        ModelError: There is no model, or `onnx` holds no graph.
+    """
+    subject = open_subject(model)
+    jobs = dict(_OURS)
+    skipped: dict[str, str] = {}
+    if (reason := missing_transformers()) is None:
+        jobs |= _TRANSFORMERS
+    else:
+        skipped |= dict.fromkeys(_TRANSFORMERS, reason)
+    graphs = _graph_jobs(subject, onnx)
+    if isinstance(graphs, str):
+        skipped["onnx_equals_ours"] = graphs
+    else:
+        jobs |= graphs
+    checks = {}
+    for name, job in jobs.items():
+        try:
+            result = job(subject)
+        except UnmaskError as error:
+            result = Check(False, None, str(error))
+        if isinstance(result, str):
+            skipped[name] = result
+        else:
+            checks[name] = result
+    return Verification(subject.folder, checks, skipped)
+
+
+def _graph_jobs(subject: Subject, onnx: str | Path | None) -> dict[str, Callable[[Subject], Check | str]] | str:
+    """The checks of the graphs that are there; a reason where there are none."""
+    folder = subject.folder / "onnx" if onnx is None else Path(onnx)
+    jobs: dict[str, Callable[[Subject], Check | str]] = {}
+    for kind in GRAPHS:
+        if (file := folder / kind.file).is_file():
+            jobs[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
+        if (file := folder / int8_file(kind)).is_file():
+            jobs[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=file, kind=kind)
+    if not jobs:
+        if onnx is not None:
+            raise ModelError(
+                f"{folder}: there is no graph; write them with unmask export {subject.folder} --out {folder}"
+            )
+        return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
+    jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folder=folder)
+    return jobs if (reason := missing_onnx()) is None else reason

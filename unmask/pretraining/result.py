@@ -14,6 +14,7 @@ from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.plateau import explain_plateau, on_plateau
 from unmask.files import write_atomically
 from unmask.model.folder import save_model
+from unmask.pretraining.before_after import BeforeAfter
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.metrics import read_metrics
@@ -47,6 +48,8 @@ def write_result(
     predictions["after"] = _predicted(state, watch)
     write_atomically(folder.predictions, json.dumps(predictions))
     summary = _summary(folder, data, state, result, watch.entropy_of(held_out))
+    if recipe.start is not None:
+        summary |= BeforeAfter(folder, watch).summary(state, result)
     stuck = None
     if summary["on_plateau"]:
         rate = recipe.training.learning_rate

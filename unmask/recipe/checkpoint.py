@@ -77,8 +77,9 @@ def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
             f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
             "own; leave [tokenizer], --tokenizer, --tokenizer-kind and --vocab-size away (--extend-vocab adds words)"
         )
+    _fill_model(values, _architecture(config), where=where)
     longest = _fill_length(values, config, where=where)
-    _fill_model(values, _architecture(config) | {"max_position_embeddings": longest}, where=where)
+    _fill_model(values, {"max_position_embeddings": longest}, where=where)
     values["model"].setdefault("dropout", config.dropout)
 
 

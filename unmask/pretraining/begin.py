@@ -11,7 +11,7 @@ from unmask.pretraining.data import PreparedData, obtain_data
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.old_text import check_old_data, obtain_old_text
 from unmask.pretraining.reporter import Reporter
-from unmask.pretraining.start import check_tokenizer, obtain_start, training_texts, with_start_tokenizer
+from unmask.pretraining.start import check_text, check_tokenizer, obtain_start, training_texts, with_start_tokenizer
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.settings import TokenizerSettings
 
@@ -29,10 +29,11 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
         UnmaskError: As `obtain_start`, `obtain_data` and `obtain_old_text`.
     """
     assert recipe.start is not None
-    preparing = with_start_tokenizer(recipe, folder.start, sources)
+    check_text(recipe, sources)
     facts = obtain_start(folder.start, recipe, training_texts(sources, recipe.corpus))
     for line in facts.describe(recipe.start.extend_vocab):
         reporter.note(line)
+    preparing = with_start_tokenizer(recipe, folder.start, folder.data, sources)
     data = obtain_data(sources, folder.data, preparing, reporter)
     check_tokenizer(data, folder.start, recipe.start.checkpoint)
     reporter.note(obtain_old_text(folder.old, recipe.start, data.tokenizer))
@@ -62,14 +63,14 @@ def tokenizer_and_notes(
     if STDIN in paths:
         raise RunError("--dry-run would use standard input up; give a file")
     check_old_data(recipe.start.old_data)
-    preparing = with_start_tokenizer(recipe, folder, paths)
+    check_text(recipe, paths)
     folder.parent.mkdir()
     texts = training_texts(paths, recipe.corpus)
     facts = obtain_start(folder, recipe, lambda: _first(texts(), sample_bytes))
     lines = list(facts.describe(recipe.start.extend_vocab))
     if recipe.start.extend_vocab is not None:
         lines.append(f"these are words of the first {sample_bytes / 2**20:.0f} MiB; the run looks at all of the text")
-    return preparing.tokenizer, lines
+    return with_start_tokenizer(recipe, folder, folder.with_name("data"), paths).tokenizer, lines
 
 
 def _first(texts: Iterable[str], num_bytes: int) -> Iterator[str]:

@@ -27,6 +27,7 @@ from unmask.recipe.checkpoint import checkpoint_sha256, find_checkpoint, read_fi
 from unmask.recipe.recipe import Recipe
 from unmask.recipe.start import StartSettings
 from unmask.tokens.extension import Extension, extend_vocabulary
+from unmask.tokens.manifest import MANIFEST, load_manifest
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -153,26 +154,37 @@ def _of_words(extension: Extension) -> dict[str, Any]:
     }
 
 
-def with_start_tokenizer(recipe: Recipe, folder: Path, sources: Sequence[str]) -> Recipe:
-    """The recipe by which the text is prepared: with the tokenizer of the start.
-
-    Args:
-        recipe: Of the run.
-        folder: Of the start.
-        sources: A prepared folder keeps its own, which `check_tokenizer` compares.
+def check_text(recipe: Recipe, sources: Sequence[str]) -> None:
+    """Makes sure that new words can be found.
 
     Raises:
         DataError: Words are to be added to the tokenizer of text that is prepared already.
     """
-    assert recipe.start is not None
-    if not is_prepared(sources):
-        path = recipe.start.checkpoint if recipe.start.extend_vocab is None else str(folder.absolute())
-        return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
-    if recipe.start.extend_vocab is not None:
+    if recipe.start is not None and recipe.start.extend_vocab is not None and is_prepared(sources):
         raise DataError(
             f"{sources[0]} is prepared already, with the words that its tokenizer has; --extend-vocab needs the text"
         )
-    return recipe
+
+
+def with_start_tokenizer(recipe: Recipe, start: Path, data: Path, sources: Sequence[str]) -> Recipe:
+    """The recipe by which the text is prepared: with the tokenizer of the start.
+
+    Args:
+        recipe: Of the run.
+        start: Folder of the start, which is made.
+        data: Where the text is prepared. If that is done, with this tokenizer, it counts under the name that it had
+            then, so that a run's folder may be moved.
+        sources: A prepared folder keeps its own tokenizer, which `check_tokenizer` compares.
+    """
+    assert recipe.start is not None
+    if is_prepared(sources):
+        return recipe
+    path = recipe.start.checkpoint if recipe.start.extend_vocab is None else str(start.absolute())
+    if (data / MANIFEST).is_file():
+        manifest = load_manifest(data)
+        if manifest.tokenizer_sha256 == load_tokenizer(start).fingerprint:
+            path = manifest.settings["tokenizer"]["path"]
+    return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
 
 
 def check_tokenizer(data: PreparedData, start: Path, checkpoint: str) -> None:

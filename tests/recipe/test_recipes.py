@@ -48,8 +48,8 @@ def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
 def test_the_list_of_recipes() -> None:
     found = describe_recipes()
     assert list(found) == [
-        "tiny", "mini", "small", "base", "bert-base", "modernbert-base", "roberta-base", "shakespeare-chars",
-        "spanbert-base",
+        "tiny", "mini", "small", "base", "continue", "bert-base", "modernbert-base", "roberta-base",
+        "shakespeare-chars", "spanbert-base",
     ]  # fmt: skip
     assert all(10 < len(description) <= 60 for description in found.values())
 

@@ -20,6 +20,7 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
     at_least = "" if result["complete"] else "at least "
     budget = recipe.training.minutes
     lines = [
+        *(("start" if number == 0 else "", line) for number, line in enumerate(result["start"])),
         _text_line(result["documents"], result["bytes"], result["tokens"], at_least),
         *_plan_lines(result["plan"], result["skipped"]),
         ("preparation", f"about {duration(result['prepare_seconds'])}"),

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -149,6 +150,19 @@ def _smooth(mean: float | None, value: float) -> float:
     return value if mean is None else mean + SMOOTHING * (value - mean)
 
 
+def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a training from a checkpoint brought on the new text and cost on the old."""
+    return [
+        (
+            f"{name} text",
+            f"{found['before']['loss']:.3f} nats per token before, {found['after']['loss']:.3f} after; "
+            f"{found['before']['bits_per_byte']:.3f} bits per byte before, {found['after']['bits_per_byte']:.3f} after",
+        )
+        for name, found in domains.items()
+        if found is not None
+    ]
+
+
 def show_summary(run: Run) -> None:
     """The result in a few lines, and what to do next."""
     s = run.summary
@@ -168,6 +182,7 @@ def show_summary(run: Run) -> None:
             (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
             for name, figures in s["objectives"].items()
         ),
+        *_domain_lines(s.get("domains") or {}),
         ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
         ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
         ("model", s["model"]),

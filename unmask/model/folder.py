@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
@@ -91,6 +91,38 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{file}: damaged ({error})") from error
     return build_from_weights(config, weights, where=file, label_names=_label_names(config, content, weights))
+
+
+def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
+    """What config.json says of the encoder; no weight is read.
+
+    Args:
+        folder: Of a model.
+        mask_id: The tokenizer's.
+
+    Raises:
+        ModelError: The file is missing or damaged, or the layout is not supported.
+    """
+    content, layout = _read_config_file(folder)
+    return layout.read_config(content, mask_id=mask_id)
+
+
+def has_prediction_head(folder: Path, layout: Layout) -> bool:
+    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not.
+
+    Raises:
+        ModelError: The weights are missing or damaged.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {WEIGHTS}")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            stored = dict.fromkeys(opened.keys(), torch.empty(0))
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: damaged ({error})") from error
+    names = LAYOUTS[layout].names
+    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored))
 
 
 def build_from_weights(

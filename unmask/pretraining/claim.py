@@ -30,7 +30,7 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
         assert wanted is not None
         write_atomically(folder.recipe, wanted.to_toml())
         return wanted
-    kept = load_recipe(str(folder.recipe))
+    kept = load_recipe(str(folder.recipe), complete=False)
     if wanted is not None and wanted != kept:
         key, old, new = next(_differences(kept.model_dump(), wanted.model_dump()))
         raise RunError(

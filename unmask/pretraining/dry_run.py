@@ -26,6 +26,7 @@ from unmask.corpus.fields import written_fields
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import STDIN
 from unmask.errors import RunError
+from unmask.pretraining.begin import tokenizer_and_notes
 from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
 from unmask.pretraining.folder import RunFolder
@@ -33,6 +34,7 @@ from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.reporter import LogReporter
 from unmask.pretraining.sitting import Sitting
+from unmask.pretraining.start import check_tokenizer
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.letters import default_vocab_size
 from unmask.tokens.prepare import open_annotated, prepare
@@ -143,7 +145,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
     Returns:
         `documents`, `bytes`, `tokens` (of training and held-out text; at least so many where `complete` is false),
         `vocab_size`, `num_parameters`, `steps`, `seconds` (of training), `tokens_seen`, `epochs`,
-        `tokens_per_second`, `prepare_seconds`, `memory_bytes` (the most that the process held), `disk_bytes`.
+        `tokens_per_second`, `prepare_seconds`, `memory_bytes` (the most that the process held), `disk_bytes`, `start`
+        (lines on the checkpoint that it begins with).
 
     Raises:
         UnmaskError: As the real run.
@@ -151,6 +154,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
     sources = list(paths or [packaged_corpus()])
     with tempfile.TemporaryDirectory(prefix="unmask-") as name:
         scratch = Path(name)
+        tokenizer, notes = tokenizer_and_notes(sources, recipe, scratch / "run" / "start", sample_bytes=SAMPLE_BYTES)
         if is_prepared(sources):
             data = open_prepared(Path(sources[0]))
             m = data.manifest
@@ -169,9 +173,11 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
         else:
             check_annotations(recipe, None)
             check_labels(recipe, None)
-            text = forecast_text(sources, recipe.corpus, recipe.tokenizer, scratch, recipe.annotation)
+            text = forecast_text(sources, recipe.corpus, tokenizer, scratch, recipe.annotation)
             data = open_prepared(scratch / "data")
-        return _measured(data, text, recipe, scratch)
+        if recipe.start is not None:
+            check_tokenizer(data, scratch / "run" / "start", recipe.start.checkpoint)
+        return {**_measured(data, text, recipe, scratch), "start": notes}
 
 
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:

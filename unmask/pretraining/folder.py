@@ -3,6 +3,9 @@
 recipe.toml      every setting; a folder with it holds a run
 sources.json     the files that the text comes from
 lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
+start/           where the training begins from a checkpoint: the model and tokenizer that it begins with
+old/             held-out text of the checkpoint's own domain, as tokens, where there is any
+before.json      what that model came to before the training, on the new and on the old text
 data/            prepared shards, unless the run was given a prepared folder
 checkpoints/     the latest states
 metrics.jsonl    a line every few steps and at every evaluation
@@ -29,6 +32,9 @@ class RunFolder:
         self.recipe = root / "recipe.toml"
         self.sources = root / "sources.json"
         self.stdin = root / "stdin.txt"
+        self.start = root / "start"
+        self.old = root / "old"
+        self.before = root / "before.json"
         self.data = root / "data"
         self.lexicon = root / "lexicon.safetensors"
         self.checkpoints = root / "checkpoints"
@@ -55,13 +61,15 @@ class RunFolder:
         """
         try:
             data = () if keep_data else (self.data,)
-            for path in (*data, self.checkpoints, self.model, self.tensorboard, *self.root.glob("*.partial")):
+            folders = (self.start, self.old, self.checkpoints, self.model, self.tensorboard)
+            for path in (*data, *folders, *self.root.glob("*.partial")):
                 if path.is_dir():
                     shutil.rmtree(path)
             for path in (
                 self.summary,
                 self.report,
                 self.predictions,
+                self.before,
                 self.metrics,
                 self.lexicon,
                 self.stdin,

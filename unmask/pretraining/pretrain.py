@@ -13,11 +13,13 @@ from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
 from unmask.inference.model import Model, load
 from unmask.lexicon.lexicon import load_lexicon
+from unmask.pretraining.begin import data_from_checkpoint
 from unmask.pretraining.claim import claim_recipe, claim_sources, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
 from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.lexicon import named_lexicon
+from unmask.pretraining.old_text import check_old_data
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
@@ -58,6 +60,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     vocab_size: int | None = None,
     seed: int | None = None,
     settings: Sequence[str] = (),
+    from_: str | Path | None = None,
+    extend_vocab: int | None = None,
+    old_data: str | Path | Sequence[str | Path] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     reporter: Reporter | None = None,
@@ -78,6 +83,11 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         vocab_size: Of the trained tokenizer; None sizes it to the corpus.
         seed: Of weights, order and masks.
         settings: `section.key=value` overrides.
+        from_: Folder of a model, or of a run, that the training begins with: `--from`, spelled as Python lets it. Its
+            architecture and tokenizer are taken, and the recipe `continue` where none is given.
+        extend_vocab: How many words of the new text get entries of their own; with `from_`.
+        old_data: Text that the model comes from, on which it is evaluated before and after; with `from_`. None takes
+            the validation split of the run that made the model, where that is still there.
         resume: Go on with the run in `out` from its last checkpoint (from the beginning where there is none).
         overwrite: Remove a run in `out` first.
         reporter: Told of the progress; None logs.
@@ -98,6 +108,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         vocab_size=vocab_size,
         seed=seed,
         settings=tuple(settings),
+        from_=from_,
+        extend_vocab=extend_vocab,
+        old_data=_old_paths(old_data),
     )
     reporter = reporter or LogReporter()
     with Interruption() as interruption:
@@ -106,6 +119,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         _check_before(paths, tokenizer, Path(out), overwrite=overwrite)
         if wanted is not None:
             _check_lexicon(wanted, Path(out), overwrite=overwrite)
+            _check_start(wanted, Path(out), overwrite=overwrite)
         folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
         begins = not folder.holds_run
         if resume and begins:
@@ -116,7 +130,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
             return Run(folder.root, json.loads(folder.summary.read_text(encoding="utf-8")))
         try:
-            data = obtain_data(sources, folder.data, resolved, reporter)
+            if resolved.start is None:
+                data = obtain_data(sources, folder.data, resolved, reporter)
+            else:
+                data = data_from_checkpoint(sources, folder, resolved, reporter)
             sitting = Sitting(folder, resolved, data, reporter, interruption)
         except UnmaskError:
             if begins:  # no run was made, and the next try shall not be told that one is there
@@ -133,6 +150,22 @@ def _check_lexicon(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
         load_lexicon(path)
         if overwrite:
             _check_outside(path, out)
+
+
+def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    return tuple(map(str, [given] if isinstance(given, str | Path) else given))
+
+
+def _check_start(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
+    """Finds mistakes around a checkpoint before a folder is touched."""
+    if wanted.start is None:
+        return
+    check_old_data(wanted.start.old_data)
+    if overwrite:
+        for path in (wanted.start.checkpoint, *wanted.start.old_data):
+            _check_outside(Path(path), out)
 
 
 def _check_before(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import RunError
-from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
+from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,9 @@ class Request:
     vocab_size: int | None = None
     seed: int | None = None
     settings: tuple[str, ...] = ()
+    from_: str | Path | None = None
+    extend_vocab: int | None = None
+    old_data: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Checks what excludes each other.
@@ -43,7 +46,7 @@ class Request:
         """The recipe with the options on top.
 
         Raises:
-            SettingsError: As `unmask.recipe.recipe.load_recipe`.
+            UnmaskError: As `unmask.recipe.recipe.load_recipe`.
         """
         options: dict[str, Any] = {
             "training.minutes": self.minutes,
@@ -54,5 +57,9 @@ class Request:
             "tokenizer.path": None if self.tokenizer is None else str(Path(self.tokenizer).resolve()),
             "tokenizer.kind": self.tokenizer_kind,
             "tokenizer.vocab_size": self.vocab_size,
+            "start.checkpoint": None if self.from_ is None else str(self.from_),
+            "start.extend_vocab": self.extend_vocab,
+            "start.old_data": None if self.old_data is None else [str(Path(path).absolute()) for path in self.old_data],
         }
-        return load_recipe(self.recipe or DEFAULT, options=options, overrides=self.settings)
+        usual = DEFAULT if self.from_ is None else CONTINUING
+        return load_recipe(self.recipe or usual, options=options, overrides=self.settings)

@@ -16,6 +16,7 @@ from unmask.files import write_atomically
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import write_sentence_files
+from unmask.pretraining.before_after import BeforeAfter
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.metrics import read_metrics
@@ -50,6 +51,8 @@ def write_result(
     predictions["after"] = _predicted(state, watch)
     write_atomically(folder.predictions, json.dumps(predictions))
     summary = _summary(folder, data, state, result, watch.entropy_of(held_out))
+    if recipe.start is not None:
+        summary |= BeforeAfter(folder, watch).summary(state, result)
     stuck = None
     if summary["on_plateau"]:
         rate = recipe.training.learning_rate

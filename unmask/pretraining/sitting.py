@@ -8,8 +8,10 @@ from typing import Any
 from unmask.errors import DivergedError
 from unmask.masking.engine import Masker
 from unmask.model.compiling import compile_model
+from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
 from unmask.packing.stream import RowStream
+from unmask.pretraining.before_after import BeforeAfter
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.following import masking_tables, score_board
@@ -17,6 +19,7 @@ from unmask.pretraining.interrupt import Interrupted, Interruption
 from unmask.pretraining.metrics import MetricsFile
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.result import look_before, write_result
+from unmask.pretraining.start_model import start_model
 from unmask.pretraining.tensorboard import Board
 from unmask.pretraining.watch import Watch
 from unmask.recipe.encoder import new_model
@@ -59,9 +62,7 @@ class Sitting:
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)
-        model = new_model(recipe, data.tokenizer, tuple(data.manifest.labels))
-        initialise(model, seed=training.seed, method=recipe.model.initialisation)
-        model.to(self.device)
+        model = self._model().to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         if choose_compiling(training.compile_blocks, self.device):
@@ -87,6 +88,18 @@ class Sitting:
         self.state.board = score_board(recipe.masking, data, self.device)
         self.watch = Watch(recipe, data, reporter)
 
+    def _model(self) -> MaskedLM:
+        """The model as the training begins, in memory of the CPU."""
+        recipe, tokenizer, labels = self.recipe, self.data.tokenizer, tuple(self.data.manifest.labels)
+        if recipe.start is None:
+            model = new_model(recipe, tokenizer, labels)
+            initialise(model, seed=recipe.training.seed, method=recipe.model.initialisation)
+            return model
+        model, notes = start_model(recipe, self.folder.start, tokenizer, labels)
+        for note in notes:
+            self.reporter.note(note)
+        return model
+
     def run(self) -> dict[str, Any]:
         """Trains from the last checkpoint on, writes everything, and returns the summary.
 
@@ -109,6 +122,8 @@ class Sitting:
         self.watch.begin(self.metrics, self.board, progress=progress)
         if self.state.step == 0:
             look_before(self.folder, self.state, self.watch)
+            if self.recipe.start is not None:
+                BeforeAfter(self.folder, self.watch).look_before(self.state)
             self.watch.evaluate(self.state, progress=0.0)
         with self.interruption.patience():
             self._train()

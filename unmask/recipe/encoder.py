@@ -11,17 +11,20 @@ from unmask.recipe.recipe import Recipe
 from unmask.tokens.tokenizer import Tokenizer
 
 
-def new_model(recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str] = ()) -> MaskedLM:
+def new_model(
+    recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str] = (), *, config: EncoderConfig | None = None
+) -> MaskedLM:
     """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet.
 
     Args:
         recipe: Its settings.
         tokenizer: Of its text.
         label_names: The classes of documents, where they are an objective.
+        config: Of a checkpoint that the training begins with; None makes that of the recipe.
     """
     objectives = recipe.objectives
     return MaskedLM(
-        encoder_config(recipe, tokenizer),
+        config or encoder_config(recipe, tokenizer),
         pairs=objectives.pairs is not None,
         boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
         label_names=None if objectives.label is None else label_names,

@@ -18,14 +18,17 @@ from unmask.errors import SettingsError
 from unmask.evaluation.settings import EvaluationSettings
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import ModelSettings
+from unmask.recipe.checkpoint import fill_from_checkpoint
 from unmask.recipe.overrides import apply_override, set_value
+from unmask.recipe.start import StartSettings
 from unmask.settings import Settings, validated
 from unmask.tokens.settings import TokenizerSettings
 from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.settings import CheckpointSettings, TrainingSettings
 
 DEFAULT = "tiny"
-_OURS = ("tiny", "mini", "small", "base")
+CONTINUING = "continue"  # where a checkpoint is given and no recipe
+_OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
 
 class Recipe(Settings):
@@ -33,9 +36,11 @@ class Recipe(Settings):
 
     Attributes:
         description: What the recipe is for, in one line.
+        start: The checkpoint that the training begins with; None draws new weights.
     """
 
     description: str | None = None
+    start: StartSettings | None = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     annotation: AnnotationSettings = AnnotationSettings()
@@ -86,7 +91,11 @@ def describe_recipes() -> dict[str, str]:
 
 
 def load_recipe(
-    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: tuple[str, ...] = ()
+    source: str = DEFAULT,
+    *,
+    options: Mapping[str, Any] | None = None,
+    overrides: tuple[str, ...] = (),
+    complete: bool = True,
 ) -> Recipe:
     """Loads a recipe and applies what was asked for on top.
 
@@ -94,9 +103,12 @@ def load_recipe(
         source: Name of a packaged recipe, or a TOML file.
         options: Values by dotted key, such as `{"training.minutes": 5}`; None values are passed over. Applied first.
         overrides: `section.key=value` in TOML's notation, as `--set` takes them.
+        complete: Whether a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
+            against it. The recipe of a run is complete already, and its checkpoint need not be there any more.
 
     Raises:
-        SettingsError: The recipe, a key or a value is unknown or out of range.
+        SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
+        ModelError, TokenizerError: The checkpoint cannot be used.
     """
     values, where = _read(source)
     for key, value in (options or {}).items():
@@ -104,7 +116,18 @@ def load_recipe(
             set_value(values, key, value)
     for override in overrides:
         apply_override(values, override)
+    if complete and values.get("start"):
+        _complete(values, where)
     return validated(Recipe, values, where=where)
+
+
+def _complete(values: dict[str, Any], where: str) -> None:
+    validated(StartSettings, {"checkpoint": "", **values["start"]}, where=f"{where}: start")
+    if "checkpoint" not in values["start"]:
+        raise SettingsError(
+            f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one; name it with --from"
+        )
+    fill_from_checkpoint(values, where=where)
 
 
 def _read(source: str) -> tuple[dict[str, Any], str]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from unmask.files import write_atomically
 from unmask.report import plots
+from unmask.report.domains import domains_section
 from unmask.tokens.manifest import Manifest
 
 STYLE = """
@@ -79,6 +80,7 @@ def write_report(
         f"<p class=soft>{escape(', '.join(Path(source['path']).name for source in manifest.sources))}</p>",
         _headline(summary, gain),
         f"<p class=remark>{escape(remark[:1].upper() + remark[1:])}.</p>" if remark else "",
+        domains_section(summary),
         "<h2>Curves</h2><div class=curves>",
         plots.loss_curve(metrics, summary["unigram_entropy"]),
         plots.accuracy_curve(metrics),

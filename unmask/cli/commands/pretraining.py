@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.commands.starting import ExtendVocab, From, OldData
 from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, print_json
 
 
@@ -22,8 +23,12 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens of text to train on, instead of minutes.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny]")
+        str | None,
+        typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny; continue]"),
     ] = None,
+    from_: From = None,
+    extend_vocab: ExtendVocab = None,
+    old_data: OldData = None,
     strategy: Annotated[
         str | None, typer.Option(help="Masking, such as whole_word or span (see unmask masks).")
     ] = None,
@@ -58,6 +63,9 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
         vocab_size=vocab_size,
         seed=seed,
         settings=tuple(settings or ()),
+        from_=from_,
+        extend_vocab=extend_vocab,
+        old_data=tuple(old_data) if old_data else None,
     )
     if dry_run:
         from unmask.cli.dry_run import show_run_forecast

@@ -1,0 +1,87 @@
+"""What new words are worth when a model goes on with another domain: the same training with more and more of them.
+
+    python benchmarks/extend_vocab.py runs/novels cpp_docs_prose.txt.gz --words 0 500 2000 --steps 2000 --seeds 3
+
+Each number of words and seed is a run of its own in --out, kept, so that a benchmark that was stopped goes on. Runs
+have the same number of steps: with new words a step holds as many positions and more of the text. `minutes` tells what
+that costs. Bits per byte are those of hidden held-out text and compare between vocabularies; losses do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from tables import write_table
+
+import unmask
+
+
+def main() -> None:
+    options = arguments()
+    results = {
+        words: [one_run(options, words, seed) for seed in range(options.seeds)] for words in sorted(options.words)
+    }
+    lines = table(results)
+    print("\n".join(lines))
+    if options.table is not None:
+        write_table(options.table, "extend-vocab", lines)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checkpoint", type=Path, help="a model or a run")
+    parser.add_argument("text", help="the new domain")
+    parser.add_argument("--words", type=int, nargs="+", default=[0, 500, 2000], help="how many new words")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--old-data", help="text of the old domain, where the checkpoint's run is not there")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=Path("runs/extend-vocab"))
+    parser.add_argument("--table", type=Path, help="a page with a place for the table, such as docs/results.md")
+    return parser.parse_args()
+
+
+def one_run(options: argparse.Namespace, words: int, seed: int) -> dict[str, Any]:
+    """The summary of a training, with the tokens a byte of its text."""
+    run = unmask.pretrain(
+        [options.text],
+        out=options.out / f"words-{words}-seed-{seed}",
+        from_=options.checkpoint,
+        extend_vocab=words or None,
+        old_data=options.old_data,
+        steps=options.steps,
+        seed=seed,
+        settings=options.set,
+        resume=True,
+    )
+    manifest = json.loads((run.folder / "data" / "manifest.json").read_text(encoding="utf-8"))
+    return {**run.summary, "tokens_per_byte": manifest["tokens"] / manifest["bytes"]}
+
+
+def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """A line for each number of words; means over seeds, and the spread of what decides."""
+    head = ["new words", "tokens a byte", "new text, before", "new text, after", "old text, before", "old text, after"]
+    lines = [f"| {' | '.join([*head, 'minutes'])} |", f"|{' ---: |' * (len(head) + 1)}"]
+    for words, summaries in results.items():
+        minutes = statistics.mean(summary["seconds"] for summary in summaries) / 60.0
+        cells = [f"{words:,}", f"{summaries[0]['tokens_per_byte']:.4f}"]
+        cells += [bits(summaries, domain, when) for domain in ("new", "old") for when in ("before", "after")]
+        lines.append(f"| {' | '.join([*cells, f'{minutes:.1f}'])} |")
+    return [*lines, "", "Bits per byte of hidden held-out text; where there are several seeds, their mean and spread."]
+
+
+def bits(summaries: list[dict[str, Any]], domain: str, when: str) -> str:
+    found = [summary["domains"][domain] for summary in summaries]
+    if any(figures is None for figures in found):
+        return "-"
+    values = [figures[when]["bits_per_byte"] for figures in found]
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{spread}"
+
+
+if __name__ == "__main__":
+    main()

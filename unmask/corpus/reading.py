@@ -34,13 +34,20 @@ class LinePart(NamedTuple):
 class BadInput:
     """Raises, or counts what is passed over.
 
+    Args:
+        skip: Whether bad input is passed over.
+        way_out: What a message ends with.
+
     Attributes:
         skip: Whether bad input is passed over.
         counts: What was passed over: reason to number.
     """
 
-    def __init__(self, *, skip: bool) -> None:
+    def __init__(
+        self, *, skip: bool, way_out: str = '; --set corpus.bad_input="skip" passes over what cannot be read'
+    ) -> None:
         self.skip = skip
+        self._way_out = way_out
         self.counts: Counter[str] = Counter()
 
     def found(self, reason: str, message: str) -> None:
@@ -50,7 +57,7 @@ class BadInput:
             CorpusError: It is not to be passed over.
         """
         if not self.skip:
-            raise CorpusError(f'{message}; --set corpus.bad_input="skip" passes over what cannot be read')
+            raise CorpusError(f"{message}{self._way_out}")
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:

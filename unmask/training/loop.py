@@ -6,20 +6,28 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from unmask.hashing import mix_ints
-from unmask.masking.engine import Masker
+from unmask.masking.engine import Masker, unmasked
 from unmask.masking.schedule import rate_at
-from unmask.packing.stream import RowStream
+from unmask.packing.stream import Batch, Cursor
 from unmask.training.budget import Budget, Spent
 from unmask.training.hardware import keep_freed_memory
 from unmask.training.memory import step_that_fits
-from unmask.training.objectives import Objective
+from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import MeanLoss, training_step
 
 _DROPOUT = 3  # sets these seeds apart from those of the masks
+
+
+class Source(Protocol):
+    """What a model is trained on; see `unmask.packing.stream.RowStream`."""
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> Batch:
+        """The batch at a place, and the place behind it."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,12 @@ class StepReport:
 
 def train(
     state: TrainState,
-    stream: RowStream,
-    masker: Masker,
+    stream: Source,
+    masker: Masker | None,
     settings: TrainingSettings,
     *,
     objectives: Sequence[Objective] = (),
+    leading: Objective = PREDICT_MASKED,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StepReport]:
     """Trains until the budget is used up, from wherever the state is.
@@ -71,9 +80,10 @@ def train(
     Args:
         state: Changed in place; consistent whenever a report is handed out.
         stream: The training text.
-        masker: What is predicted.
+        masker: What is predicted; None: the model sees the text as it is.
         settings: Budget, learning rate, batch.
-        objectives: What is learned beside the masked tokens; model, stream and masker are made for them.
+        objectives: What is learned beside the leading objective; model, stream and masker are made for them.
+        leading: As for `training_step`.
         clock: In seconds.
 
     Raises:
@@ -94,7 +104,10 @@ def train(
         rows = batch.rows.to(device)
         board = state.board
         scores = None if board is None else board.scores
-        masked = masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
+        if masker is None:
+            masked = unmasked(rows)
+        else:
+            masked = masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
         # The rate is that of the step's middle, so that no step has rate 0.
         middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
         scale = settings.schedule.at(budget.progress(middle), middle.step)
@@ -118,7 +131,7 @@ def train(
         state.step += 1
         state.tokens_seen += batch.num_tokens
         state.cursor = batch.cursor
-        if board is not None and board.due(state.step):
+        if board is not None and masker is not None and board.due(state.step):
             num_rows = board.sample_rows(length)
             sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
             board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))

@@ -76,6 +76,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     dropout_seed: int | None = None,
     micro_rows: int | None = None,
     objectives: Sequence[Objective] = (),
+    leading: Objective = PREDICT_MASKED,
     observe: bool = False,
 ) -> StepResult:
     """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
@@ -93,14 +94,15 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         step: Number of the step, for the error's text.
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
         micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
-        objectives: What is learned beside the masked tokens.
+        objectives: What is learned beside the leading objective.
+        leading: Whose loss is that of the step: masked tokens, or a task that a model is fine-tuned for.
         observe: Whether the result says what each prediction came to.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated.
     """
     parts = _parts(rows, masked, micro_rows or rows.shape[0])
-    learned = (PREDICT_MASKED, *objectives)
+    learned = (leading, *objectives)
     targets = [
         [each.targets(*part) for each in learned] for part in parts
     ]  # waits for a GPU, as do loss and norm below
@@ -135,8 +137,8 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         raise DivergedError(f"the gradient of step {step} has the norm {norm}")
     optimizer.step(learning_rate_scale)
     means = {each.name: MeanLoss(loss, count) for each, loss, count in zip(learned, losses, counts, strict=True)}
-    masked_tokens = means.pop(PREDICT_MASKED.name)
-    return StepResult(masked_tokens.loss, masked_tokens.count, norm, len(parts), means, _joined(observed))
+    first = means.pop(leading.name)
+    return StepResult(first.loss, first.count, norm, len(parts), means, _joined(observed))
 
 
 def _joined(observed: list[Observed]) -> Observed | None:

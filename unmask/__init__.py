@@ -11,27 +11,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask.collating.collator import MaskingCollator
     from unmask.collating.counts import count_tokens
+    from unmask.finetuning.finetune import FineTuned, finetune
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
     from unmask.masking.mlm import MLM
     from unmask.pretraining.lexicon import lexicon_tables
     from unmask.pretraining.pretrain import Run, pretrain
+    from unmask.tasks.model import TaskModel
 
 __version__ = "0.1.0"
 __all__ = [
     "MLM",
+    "FineTuned",
     "MaskedRows",
     "Masker",
     "MaskingCollator",
     "Model",
     "Run",
+    "TaskModel",
     "count_tokens",
+    "finetune",
     "lexicon_tables",
     "load",
     "pretrain",
 ]
 
 _WHERE = {
+    "FineTuned": "unmask.finetuning.finetune",
+    "TaskModel": "unmask.tasks.model",
     "MLM": "unmask.masking.mlm",
     "MaskedRows": "unmask.masking.engine",
     "Masker": "unmask.masking.engine",
@@ -39,6 +46,7 @@ _WHERE = {
     "Model": "unmask.inference.model",
     "Run": "unmask.pretraining.pretrain",
     "count_tokens": "unmask.collating.counts",
+    "finetune": "unmask.finetuning.finetune",
     "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.commands.finetuning import finetune, predict
 from unmask.cli.commands.models import evaluate, fill
 from unmask.cli.commands.pretraining import pretrain, recipes
 from unmask.cli.commands.text import audit, lexicon, masks, prepare
@@ -36,7 +37,9 @@ def options(
     """Pretrain masked language models on your own text, and use them in transformers."""
 
 
-for command in (pretrain, prepare, lexicon, masks, fill, evaluate, audit, recipes):  # the order of --help
+for command in (  # the order of --help
+    pretrain, prepare, lexicon, masks, fill, evaluate, finetune, predict, audit, recipes,
+):  # fmt: skip
     app.command()(command)
 
 

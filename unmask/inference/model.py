@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import ModelError
 from unmask.inference.fill import Filled, fill_masks
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
+from unmask.tasks.model import TaskModel, load_fine_tuned
+from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -28,6 +33,19 @@ class Model:
     def fill(self, text: str, *, top_k: int = 5) -> Filled:
         """Predicts what stands at every `[MASK]` of a text; see `unmask.inference.fill.fill_masks`."""
         return fill_masks(self.network, self.tokenizer, text, top_k=top_k)
+
+    def predict(self, inputs: Sequence[Any]) -> list[Prediction]:
+        """What a fine-tuned model says of each input; see `unmask.tasks.model.TaskModel.predict`.
+
+        Raises:
+            ModelError: The folder is not that of a fine-tuned model.
+            SettingsError: An input does not fit the model's task.
+        """
+        return self._fine_tuned.predict(inputs)
+
+    @cached_property
+    def _fine_tuned(self) -> TaskModel:
+        return load_fine_tuned(self.folder)
 
 
 def load(folder: str | Path) -> Model:

@@ -167,11 +167,7 @@ def _with_head(config: EncoderConfig, info: TaskInfo) -> MaskedLM:
 def _names_of(model: MaskedLM) -> set[str]:
     """The parameters that the task's model has in transformers."""
     shared = LAYOUTS[model.config.layout].names.shared
-    return {
-        name
-        for name, _ in model.named_parameters()
-        if name.startswith(("encoder.", *_HEADS)) or name in shared
-    }
+    return {name for name, _ in model.named_parameters() if name.startswith(("encoder.", *_HEADS)) or name in shared}
 
 
 def _read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:

@@ -104,10 +104,7 @@ def train(
         rows = batch.rows.to(device)
         board = state.board
         scores = None if board is None else board.scores
-        if masker is None:
-            masked = unmasked(rows)
-        else:
-            masked = masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
+        masked = unmasked(rows) if masker is None else masker(rows, epoch=batch.epoch, progress=progress, scores=scores)
         # The rate is that of the step's middle, so that no step has rate 0.
         middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
         scale = settings.schedule.at(budget.progress(middle), middle.step)

@@ -50,7 +50,9 @@ def test_classes_in_order_and_their_errors() -> None:
 
 def test_labels_that_training_has_not_seen() -> None:
     info = TaskInfo("classify", ("a", "b"))
-    with pytest.raises(CorpusError, match=r"dev.csv: row 3 has the class 'z', which train.csv does not have \(it has a, b\)"):
+    with pytest.raises(
+        CorpusError, match=r"dev.csv: row 3 has the class 'z', which train.csv does not have \(it has a, b\)"
+    ):
         check_unseen(of_classes("a", "z", name="dev.csv"), info, Path("train.csv"))
     assert check_unseen(of_classes("a", "b"), info, Path("train.csv")) is None
     pairs = labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")
@@ -129,7 +131,11 @@ def test_metrics_of_answers() -> None:
         QuestionRecord(2, "b", "q", "c", (Answer("red fox", 0),)),
         QuestionRecord(3, "c", "q", "c", ()),
     ]
-    found = [AnswerPrediction("a", "fox", 0, 0.5), AnswerPrediction("b", "fox", 0, 0.5), AnswerPrediction("c", "x", 0, 1.0)]
+    found = [
+        AnswerPrediction("a", "fox", 0, 0.5),
+        AnswerPrediction("b", "fox", 0, 0.5),
+        AnswerPrediction("c", "x", 0, 1.0),
+    ]
     metrics = measure(TaskInfo("answer"), records, found)
     assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
 
@@ -188,11 +194,14 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
 def test_mean_and_deviation_of_seeds() -> None:
     runs = [{"m": {"a": 1.0, "b": None}}, {"m": {"a": 3.0, "b": 1.0}}]
     assert _spread("m", runs) == {"mean": {"a": 2.0, "b": None}, "deviation": {"a": pytest.approx(2**0.5), "b": None}}
-    assert _spread("m", runs[:1], prefix="x_") == {"x_mean": {"a": 1.0, "b": None}, "x_deviation": {"a": None, "b": None}}
+    assert _spread("m", runs[:1], prefix="x_") == {
+        "x_mean": {"a": 1.0, "b": None},
+        "x_deviation": {"a": None, "b": None},
+    }
 
 
 def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ignore[no-untyped-def]
-    """A step of AdamW at its first is the rate times the sign of the gradient, nearly: so the shares can be read off."""
+    """The first step of AdamW is the rate times the sign of the gradient, nearly, so the shares can be read off."""
     from unmask.training.optimizer import Optimizer
     from unmask.training.settings import AdamWSettings, TrainingSettings
 

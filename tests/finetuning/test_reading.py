@@ -173,8 +173,14 @@ def test_questions(tmp_path: Path) -> None:
     )
     wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
     for path, message in (
-        (write_jsonl(tmp_path / "b.jsonl", [wrong]), "row 1: the answer 'b' does not stand at character 0, but 'a b c'"),
-        (write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]), "row 1 has no 'context' that is a text; columns are qu"),
+        (
+            write_jsonl(tmp_path / "b.jsonl", [wrong]),
+            "row 1: the answer 'b' does not stand at character 0, but 'a b c'",
+        ),
+        (
+            write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]),
+            "row 1 has no 'context' that is a text; columns are qu",
+        ),
         (written(tmp_path / "d.json", "{"), "not JSON"),
         (written(tmp_path / "e.json", "[]"), "not in SQuAD's form"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),

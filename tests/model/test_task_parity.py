@@ -161,7 +161,9 @@ def changed(folder: Path, **values: object) -> None:
 
 def test_folders_that_are_not_fine_tuned_or_pool_otherwise(make_model: MakeModel, tmp_path: Path) -> None:
     save_model(make_model(), tmp_path / "plain")
-    with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is ModernBertForMaskedLM\); fine-tune it with"):
+    with pytest.raises(
+        ModelError, match=r"not fine-tuned for a task \(it is ModernBertForMaskedLM\); fine-tune it with"
+    ):
         load_task_model(tmp_path / "plain", mask_id=4)
     changed(tmp_path / "plain", architectures=None)
     with pytest.raises(ModelError, match="it is a bare encoder"):

@@ -1,4 +1,4 @@
-"""Records as inputs: nothing is lost, nothing is cut in silence; packed equals alone; answers by trying every stretch."""
+"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every stretch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
 from unmask.tasks.task import task_of
 from unmask.tokens.tokenizer import Tokenizer
 
-TEXTS = ["The king loves the queen.", "A ship.", "In the garden the philosopher remembers the winter in Constantinople."]
+TEXTS = [
+    "The king loves the queen.",
+    "A ship.",
+    "In the garden the philosopher remembers the winter in Constantinople.",
+]
 SENTENCE = ("The", "mountaineer", "photographs", "Constantinople", ".")
 
 
@@ -37,7 +41,10 @@ def examples_of(info: TaskInfo, encoder: InputEncoder) -> list[Example]:
         records = [WordsRecord(1, SENTENCE, ("O", "B-x", "O", "B-x", "O")), WordsRecord(2, ("Winter",), ("O",))]
         return task_of(info).encode(records, encoder, with_targets=True).examples
     if info.kind == "answer":
-        found = [QuestionRecord(n, str(n), "Who?", t, (Answer(t.split()[1], t.index(t.split()[1])),)) for n, t in enumerate(TEXTS)]
+        found = [
+            QuestionRecord(n, str(n), "Who?", t, (Answer(t.split()[1], t.index(t.split()[1])),))
+            for n, t in enumerate(TEXTS)
+        ]
         return task_of(info).encode(found, encoder, with_targets=True).examples
     values = {"label": "b"} if info.kind != "regress" else {"value": 0.5}
     texts = [TextRecord(n, text, "other" if info.paired else None, **values) for n, text in enumerate(TEXTS)]  # type: ignore[arg-type]
@@ -61,7 +68,7 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     encoder = InputEncoder(tokenizer, model.config)
     task, examples = task_of(info), examples_of(info, encoder)
     together = outputs_of(model, task, examples)
-    assert together[0].std() > 0.01
+    assert np.concatenate([output.ravel() for output in together]).std() > 0.01
     for example, packed in zip(examples, together, strict=True):
         [alone] = outputs_of(model, task, [example])
         assert alone.shape == packed.shape
@@ -113,8 +120,8 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
             for row, target in zip(logits.log_softmax(1), example.targets["target"].tolist(), strict=True):
                 naive -= (weights or [1.0])[target] * row[target].item()
     assert loss == pytest.approx(naive, rel=1e-4)
-    expected = 7.0 if info.kind == "tag" and False else targets.total
-    assert targets.total == expected
+    if info.kind == "tag":  # two words are B-x, four O
+        assert targets.total == 2 * 0.5 + 4 * 2.0
 
 
 def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder) -> None:
@@ -132,7 +139,7 @@ def test_words_without_tokens_have_no_tag(encoder: InputEncoder, make_model: Mak
     """BERT's normaliser leaves control characters out."""
     words = ("The", "\u200b\ufeff", "king")
     [[(_, encoding)]] = encoder.sentences([words])
-    positions, numbers = first_pieces(words, encoding)
+    _, numbers = first_pieces(words, encoding)
     if len(numbers) == 3:
         pytest.skip("this tokenizer has a token for them")
     assert numbers.tolist() == [0, 2]
@@ -150,7 +157,7 @@ def test_long_sentences_are_halved_and_lose_nothing(tokenizer: Tokenizer, make_m
     assert len(encoded.examples) > 4
     assert all(len(example) <= 12 for example in encoded.examples)
     assert sorted(np.concatenate([example.items for example in encoded.examples]).tolist()) == list(range(45))
-    letters = "".join(SENTENCE[1]) * 20
+    letters = SENTENCE[1] * 8
     [[(_, cut)]] = encoder.sentences([[letters]])
     assert len(cut.ids) == 12
     assert first_pieces([letters], cut)[0].tolist() == [1]
@@ -188,7 +195,7 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
             assert context[span[0] : span[1]] == "philosopher"
     assert held >= 1
     assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
-    long = QuestionRecord(1, "q7", "Who loves " * 20, context)
+    long = QuestionRecord(1, "q7", "Who loves " * 30, context)
     with pytest.raises(CorpusError, match="question 'q7' has .* tokens, which leaves .* of the model's 64 positions"):
         AnswerTask(False, 16, 30).encode([long], encoder, with_targets=False)
 
@@ -244,7 +251,8 @@ def test_rows_and_batches() -> None:
         assert packed.rows.input_ids.flatten()[begin : begin + len(example)].tolist() == example.input_ids.tolist()
     assert int((packed.rows.segment_ids >= 0).sum()) == 240
     assert pack_examples(examples, pad_id=0, max_length=100).rows.shape[1] == 100
-    assert pack_examples([Example(0, np.ones(140, dtype=np.int64), None, zero, zero)], pad_id=0, max_length=512).rows.shape == (1, 160)  # fmt: skip
+    long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
+    assert pack_examples([long], pad_id=0, max_length=512).rows.shape == (1, 160)
     assert list(batches_by_length(examples, 60)) == [[3, 1], [2], [0]]
 
 

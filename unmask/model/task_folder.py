@@ -75,7 +75,7 @@ def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float
     new.load_state_dict(known, strict=False)
     generator = torch.Generator().manual_seed(seed)
     for name, module in new.named_modules():
-        if name.startswith(_HEADS) and isinstance(module, Linear):
+        if f"{name}.".startswith(_HEADS) and isinstance(module, Linear):
             draw_matrix(module.weight, config.initializer_range, generator)
     dense = None if new.label_head is None else new.label_head.dense
     if dense is not None and f"{_POOLER}weight" in model.kept_weights:

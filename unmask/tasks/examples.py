@@ -111,7 +111,8 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int) 
                 type_ids[r, begin:end] = example.type_ids
             for name, column in targets.items():
                 found = example.targets[name]
-                column[r, begin + (example.places if len(found) == len(example.places) else 0)] = found
+                places = example.places if len(found) == len(example.places) else np.zeros(1, dtype=np.int64)
+                column[r, begin + places] = found
             begin = end
     rows = _rows(input_ids, segment_ids, position_ids, targets, None if examples[0].type_ids is None else type_ids)
     return Packed(rows, begins)

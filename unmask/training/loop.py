@@ -118,6 +118,7 @@ def train(
             step=state.step + 1,
             dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
             objectives=objectives,
+            leading=leading,
             observe=board is not None and board.needs_steps,
         )
         result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=state.micro_tokens)

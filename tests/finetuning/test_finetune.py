@@ -91,21 +91,25 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:
-    """Whether both texts speak of the same: no text alone tells it, so both must be seen."""
+    """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
     places = ["at sea", "in the garden"]
     rows = [
-        {"premise": f"The cat sleeps {a}.", "hypothesis": f"The dog is {b}.", "label": "same" if a == b else "other"}
+        {
+            "premise": f"The cat sleeps {a}.",
+            "hypothesis": f"The dog is {b}.",
+            "label": "both" if a == b == "at sea" else "not both",
+        }
         for a in places
         for b in places
     ]
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows * 40), write_jsonl(tmp_path / "dev.jsonl", rows)
     result = unmask.finetune(
         encoder, task="pairs", train=train, validation=dev, out=tmp_path / "out",
-        settings=(*FAST, "finetune.epochs=15"),
+        settings=(*FAST, "finetune.epochs=10", "finetune.class_weights=balanced"),
     )  # fmt: skip
     assert result.summary["metrics"]["accuracy"] == 1.0
     found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
-    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["same"]
+    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
     with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
         result.model.predict(["alone"])
 

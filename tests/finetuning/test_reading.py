@@ -219,3 +219,22 @@ def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
     written(tmp_path / "folder" / "a.csv", "text,label\na,b\n")
     with pytest.raises(CorpusError, match="give a single file, not a folder"):
         read(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "columns", "number", "labels"),
+    [
+        ("sst2/dev.tsv", "classify", {}, 872, {"0", "1"}),
+        ("cola/in_domain_dev.tsv", "classify", {"text": "3", "label": "1"}, 527, {"0", "1"}),
+        ("wnut17/emerging.dev.conll", "tag", {}, 1009, 13),
+        ("ud_english_ewt/en_ewt-ud-dev.conllu.gz", "tag", {}, 2001, 17),
+    ],
+)
+def test_real_files(
+    shared_data: Path, name: str, kind: TaskKind, columns: dict[str, str], number: int, labels: set[str] | int
+) -> None:
+    """Counts as their sources give them; labels, or how many of them there are."""
+    records = read_labelled(shared_data / name, kind, Columns(**columns)).records
+    assert len(records) == number
+    found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
+    assert (len(found) if isinstance(labels, int) else found) == labels

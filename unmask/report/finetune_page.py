@@ -45,7 +45,11 @@ def write_finetune_report(
         "</div>",
     ]
     if right:
-        parts += ["<h2>Confusion</h2><div class=curves>", confusion_plot(right, predicted), "</div>"]
+        parts += [
+            "<h2>Confusion</h2><div class=curves style='max-width: 620px'>",
+            confusion_plot(right, predicted),
+            "</div>",
+        ]
         parts += ["<h2>Classes</h2>", _classes(right, predicted)]
     parts += ["<h2>Data</h2>", _ledger(summary["examples"], files), "<h2>Settings</h2>", _settings(settings)]
     page = (
@@ -67,7 +71,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
             label += f"; mean of the seeds {_shown(summary['mean'][name])} ± {_shown(spread)}"
         cells.append((_shown(value), label))
     cells += [(_shown(value), f"{name.replace('_', ' ')} on the test file") for name, value in _test(summary).items()]
-    cells.append((f"{summary['num_parameters'] / 1e6:.1f}M", "parameters of the encoder"))
+    cells.append((f"{summary['num_parameters'] / 1e6:.3g}M", "parameters of the encoder"))
     boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in cells)
     return f"<div class=figures>{boxes}</div>"
 

@@ -12,8 +12,8 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
     "errors", "files", "settings", "hashing", "compiled", "corpus", "annotation", "tokens", "lexicon", "packing",
-    "masking", "collating", "model", "training", "evaluation", "inference", "exporting", "recipe", "report",
-    "pretraining", "cli",
+    "masking", "collating", "model", "training", "evaluation", "tasks", "inference", "exporting", "recipe", "report",
+    "pretraining", "finetuning", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

@@ -14,7 +14,10 @@ from tests.cli.test_cli import call
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
-ORDER = ("prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "export", "verify", "audit")
+ORDER = (
+    "prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "export", "verify", "audit", "finetune",
+    "predict",
+)  # fmt: skip
 
 
 def commands() -> list[list[str]]:
@@ -31,7 +34,8 @@ def test_every_command_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     lines = [line for line in corpus_file.read_text().splitlines() if line]
-    (tmp_path / "reviews.csv").write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
+    for name in ("reviews.csv", "reviews-dev.csv"):
+        (tmp_path / name).write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
     (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines)))
     seen = set()
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
@@ -41,6 +45,8 @@ def test_every_command_runs(
                 place = arguments.index("--minutes")
                 del arguments[place : place + 2]
             arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
+        if command[0] == "finetune":
+            arguments += ["--set", "finetune.epochs=1"]
         call(*arguments)
         seen.add(command[0])
     assert seen == set(ORDER)

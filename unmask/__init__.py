@@ -13,24 +13,29 @@ if TYPE_CHECKING:
     from unmask.collating.counts import count_tokens
     from unmask.exporting.export import Export, export
     from unmask.exporting.verify import Verification, verify
+    from unmask.finetuning.finetune import FineTuned, finetune
     from unmask.inference.model import Model, load
     from unmask.masking.engine import MaskedRows, Masker
     from unmask.masking.mlm import MLM
     from unmask.pretraining.lexicon import lexicon_tables
     from unmask.pretraining.pretrain import Run, pretrain
+    from unmask.tasks.model import TaskModel
 
 __version__ = "0.1.0"
 __all__ = [
     "MLM",
     "Export",
+    "FineTuned",
     "MaskedRows",
     "Masker",
     "MaskingCollator",
     "Model",
     "Run",
+    "TaskModel",
     "Verification",
     "count_tokens",
     "export",
+    "finetune",
     "lexicon_tables",
     "load",
     "pretrain",
@@ -39,6 +44,8 @@ __all__ = [
 
 _WHERE = {
     "Export": "unmask.exporting.export",
+    "FineTuned": "unmask.finetuning.finetune",
+    "TaskModel": "unmask.tasks.model",
     "MLM": "unmask.masking.mlm",
     "MaskedRows": "unmask.masking.engine",
     "Masker": "unmask.masking.engine",
@@ -48,6 +55,7 @@ _WHERE = {
     "Verification": "unmask.exporting.verify",
     "count_tokens": "unmask.collating.counts",
     "export": "unmask.exporting.export",
+    "finetune": "unmask.finetuning.finetune",
     "lexicon_tables": "unmask.pretraining.lexicon",
     "load": "unmask.inference.model",
     "pretrain": "unmask.pretraining.pretrain",

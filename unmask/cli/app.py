@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.commands.embedding import embed
+from unmask.cli.commands.finetuning import finetune, predict
 from unmask.cli.commands.leaving import export, verify
 from unmask.cli.commands.measuring import compare, score
 from unmask.cli.commands.models import evaluate, fill
@@ -42,7 +43,7 @@ def options(
 COMMANDS = (  # in the order of --help
     pretrain, prepare, lexicon, masks, audit,
     fill, embed, evaluate, score, compare,
-    export, verify, recipes,
+    finetune, predict, export, verify, recipes,
 )  # fmt: skip
 
 for command in COMMANDS:

@@ -24,7 +24,9 @@ _UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
 DOCUMENT_END = LinePart("", True, True)
 
 
-class _Line(NamedTuple):
+class TaggedLine(NamedTuple):
+    """A line of a sentence: its number in the file, counted from 1, and its columns."""
+
     number: int
     cells: list[str]
 
@@ -54,7 +56,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
     if missing := [column for column in fields or () if column not in readable_columns(source.kind)]:
         raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
     build = _conllu_sentence if source.kind == "conllu" else _conll_sentence
-    for item in _sentences(source, bad):
+    for item in read_sentences(source, bad):
         if item is None:
             yield DOCUMENT_END
             continue
@@ -67,9 +69,13 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             yield LinePart(text, True, True, None if fields is None else spans)
 
 
-def _sentences(source: Source, bad: BadInput) -> Iterator[list[_Line] | None]:
-    """The lines of each sentence; None where a document begins."""
-    lines: list[_Line] = []
+def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
+    """Yields the lines of each sentence, and None where a document begins.
+
+    Raises:
+        CorpusError: The file cannot be read, or a line is far too long.
+    """
+    lines: list[TaggedLine] = []
     for number, part in enumerate(read_lines(source.path, bad), 1):
         if not (part.starts and part.ends):
             raise CorpusError(f"{source.path}: a line is longer than a million characters; this is no CoNLL file")
@@ -85,12 +91,12 @@ def _sentences(source: Source, bad: BadInput) -> Iterator[list[_Line] | None]:
         elif cells[0] == "-DOCSTART-":
             yield None
         else:
-            lines.append(_Line(number, cells))
+            lines.append(TaggedLine(number, cells))
     if lines:
         yield lines
 
 
-def _conll_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str, Spans]:
+def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
     places, end = [], 0
     for line in lines:
         places.append((end, end + len(line.cells[0])))
@@ -106,7 +112,7 @@ def _conll_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str,
     return text, found
 
 
-def _cell(line: _Line, field: str) -> str:
+def _cell(line: TaggedLine, field: str) -> str:
     index = int(field) if field.lstrip("-").isdigit() else len(line.cells)
     if index >= len(line.cells) or (index == -1 and len(line.cells) < 2):
         raise ValueError(
@@ -116,7 +122,7 @@ def _cell(line: _Line, field: str) -> str:
     return line.cells[index].strip()
 
 
-def _from_bio(lines: list[_Line], tags: list[str], places: list[tuple[int, int]]) -> tuple[Span, ...]:
+def _from_bio(lines: list[TaggedLine], tags: list[str], places: list[tuple[int, int]]) -> tuple[Span, ...]:
     """Spans of BIO tags; also of IOB1 (an `I-` may begin one) and of BIOES and BILOU."""
     spans: list[Span] = []
     open_label: str | None = None
@@ -135,7 +141,7 @@ def _from_bio(lines: list[_Line], tags: list[str], places: list[tuple[int, int]]
     return tuple(spans)
 
 
-def _conllu_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str, Spans]:
+def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
     """The text of a sentence; words of a multiword token share its letters, in order where they spell it."""
     text, words, places = "", [], []
     shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
@@ -172,7 +178,7 @@ def _conllu_sentence(lines: list[_Line], fields: Mapping[str, str]) -> tuple[str
     return text.rstrip(), found
 
 
-def _dependencies(words: list[_Line], places: list[tuple[int, int]]) -> tuple[Span, ...]:
+def _dependencies(words: list[TaggedLine], places: list[tuple[int, int]]) -> tuple[Span, ...]:
     index = {line.cells[0]: number for number, line in enumerate(words)}
     heads = []
     for number, line in enumerate(words):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
+from unmask.tasks.model import TaskModel, load_fine_tuned
+from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.training.hardware import choose_dtype
 
@@ -110,6 +113,19 @@ class Model:
         """
         network, known = OwnNetwork(self.network), checked_form(form)
         return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
+
+    def predict(self, inputs: Sequence[Any]) -> list[Prediction]:
+        """What a fine-tuned model says of each input; see `unmask.tasks.model.TaskModel.predict`.
+
+        Raises:
+            ModelError: The folder is not that of a fine-tuned model.
+            SettingsError: An input does not fit the model's task.
+        """
+        return self._fine_tuned.predict(inputs)
+
+    @cached_property
+    def _fine_tuned(self) -> TaskModel:
+        return load_fine_tuned(self.folder)
 
 
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:

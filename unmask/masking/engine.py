@@ -247,5 +247,11 @@ class Masker:
         return rate_at(rate, progress)
 
 
+def unmasked(rows: Rows) -> MaskedRows:
+    """Rows as they are: the model sees everything, and no token is to be predicted."""
+    labels = torch.full_like(rows.input_ids, IGNORED)
+    return MaskedRows(rows.input_ids, labels, (rows.segment_ids >= 0).to(torch.int64))
+
+
 def _version(scores: Scores | None) -> int | None:
     return None if scores is None else scores.version

@@ -148,6 +148,8 @@ BERT = FolderLayout(
             r"pair_head\.pooler\.(weight|bias)": ("bert.pooler.dense.{}",),
             r"label_head\.dense\.(weight|bias)": ("bert.pooler.dense.{}",),
             r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
+            r"tag_head\.(weight|bias)": ("classifier.{}",),
+            r"answer_head\.(weight|bias)": ("qa_outputs.{}",),
             r"pair_head\.classifier\.(weight|bias)": ("cls.seq_relationship.{}",),
         },
         kept=("bert.pooler.", "cls.seq_relationship."),

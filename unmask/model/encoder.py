@@ -25,7 +25,7 @@ from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
 from unmask.model.label_head import LabelHead
 from unmask.model.pair_head import PairHead
-from unmask.model.parts import Norm, dropout
+from unmask.model.parts import Linear, Norm, dropout
 from unmask.model.sequences import Sequences
 
 
@@ -175,6 +175,8 @@ class MaskedLM(nn.Module):
         pairs: Whether pairs are told from each other.
         boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
         label_names: The classes of documents that are told from each other; None: there is no such head.
+        num_tags: Tags of tokens that are told from each other; None: there is no such head.
+        answers: Whether begin and end of an answer are found among the tokens.
 
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
@@ -188,6 +190,8 @@ class MaskedLM(nn.Module):
         pairs: bool = False,
         boundary_length: int | None = None,
         label_names: Sequence[str] | None = None,
+        num_tags: int | None = None,
+        answers: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
@@ -200,6 +204,8 @@ class MaskedLM(nn.Module):
         if label_names is not None:
             own_dense = config.parts.label_dense and not pairs
             self.label_head = LabelHead(config, len(label_names), own_dense=own_dense)
+        self.tag_head = None if num_tags is None else Linear(config.hidden_size, num_tags, bias=True)
+        self.answer_head = Linear(config.hidden_size, 2, bias=True) if answers else None
         self.kept_weights: dict[str, Tensor] = {}
 
     def forward(
@@ -243,6 +249,20 @@ class MaskedLM(nn.Module):
         if not self.config.parts.label_dense:
             return self.label_head(self.head.transform(hidden_ND))
         return self.label_head(hidden_ND if self.pair_head is None else self.pair_head.pool(hidden_ND))
+
+    def tag(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, C] of the tags of tokens, of their hidden states [N, D]."""
+        assert self.tag_head is not None
+        return self.tag_head(self._of_token(hidden_ND))
+
+    def find_answers(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, 2]: that an answer begins at a token, and that it ends there; of their hidden states [N, D]."""
+        assert self.answer_head is not None
+        return self.answer_head(self._of_token(hidden_ND))
+
+    def _of_token(self, hidden_ND: Tensor) -> Tensor:
+        """What heads of single tokens are given: ModernBERT's share the layer and norm of the prediction head."""
+        return hidden_ND if self.config.parts.label_dense else self.head.transform(hidden_ND)
 
     @property
     def num_parameters(self) -> int:

@@ -62,7 +62,7 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     if model.pair_head is not None or _CLASSIFIER in model.kept_weights:
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
-        content |= _label_content(model.label_names) | dict(layout.label_config)
+        content |= label_content(model.label_names) | dict(layout.label_config)
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
@@ -81,16 +81,26 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     Raises:
         ModelError: A file is missing or damaged, or the layout is not supported.
     """
-    content, layout = _read_config_file(folder)
+    content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=mask_id)
+    weights = read_weights(folder)
+    names = _label_names(config, content, weights)
+    return build_from_weights(config, weights, where=folder / WEIGHTS, label_names=names)
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a folder, by the names they have there.
+
+    Raises:
+        ModelError: The file is missing or damaged.
+    """
     file = folder / WEIGHTS
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {WEIGHTS}")
     try:
-        weights = load_file(file)
+        return load_file(file)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{file}: damaged ({error})") from error
-    return build_from_weights(config, weights, where=file, label_names=_label_names(config, content, weights))
 
 
 def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
@@ -103,7 +113,7 @@ def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
     Raises:
         ModelError: The file is missing or damaged, or the layout is not supported.
     """
-    content, layout = _read_config_file(folder)
+    content, layout = read_config_file(folder)
     return layout.read_config(content, mask_id=mask_id)
 
 
@@ -154,8 +164,8 @@ def build_from_weights(
     return model
 
 
-def _label_content(names: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of classes; transformers counts them by it."""
+def label_content(names: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of classes in the order of their numbers; transformers counts them by it."""
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
@@ -178,7 +188,12 @@ def _label_names(
     return tuple(str(names[key]) for key in sorted(names, key=int))
 
 
-def _read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
+def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
+    """The content of config.json, and the layout that it names.
+
+    Raises:
+        ModelError: The file is missing or no JSON, or the layout is not supported.
+    """
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")

@@ -72,5 +72,11 @@ def initialise_head(model: MaskedLM, *, seed: int) -> None:
         _fill(model.head.dense.weight, model.config.initializer_range, torch.Generator().manual_seed(seed))
 
 
+def draw_matrix(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    """Draws a matrix of a new head, as `truncated_normal` does."""
+    with torch.no_grad():
+        _fill(weight, std, generator)
+
+
 def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:
     nn.init.trunc_normal_(weight, 0.0, std, -CUTOFF * std, CUTOFF * std, generator=generator)

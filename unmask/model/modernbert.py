@@ -28,8 +28,10 @@ NAMES = Names(
         r"head\.norm\.weight": ("head.norm.weight",),
         r"head\.bias": ("decoder.bias",),
         r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
+        r"(?:tag|answer)_head\.(weight|bias)": ("classifier.{}",),
     },
     known=("decoder.weight",),
+    shared=("head.dense.weight", "head.norm.weight"),
 )
 # What a config.json may say that this encoder cannot do.
 _MUST_BE = {

@@ -33,6 +33,8 @@ class Names:
         aliases: Other names of weights, and the name in the table.
         known: Weights that say nothing new, such as the tied decoder.
         write_aliases: Whether weights are written under their other names too.
+        shared: Parameters of the masked-language-model head that heads of other tasks have too: a folder that has only
+            these of it holds no such head.
     """
 
     prefix: str
@@ -41,6 +43,7 @@ class Names:
     aliases: Mapping[str, str] = field(default_factory=dict)
     known: tuple[str, ...] = ()
     write_aliases: bool = False
+    shared: tuple[str, ...] = ()
 
     def theirs(self, name: str) -> list[str]:
         """The names under which one of our parameters is stored."""
@@ -56,8 +59,9 @@ class Names:
             for name, tensor in ours.items()
             for theirs, part in zip(self.theirs(name), tensor.chunk(len(self.theirs(name))), strict=True)
         }
-        copies = {other: stored[name].clone() for other, name in self.aliases.items()} if self.write_aliases else {}
-        return stored | copies
+        if not self.write_aliases:
+            return stored
+        return stored | {other: stored[name].clone() for other, name in self.aliases.items() if name in stored}
 
     def canonical(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights under the names of the table: with the prefix, and old spellings made new."""
@@ -76,16 +80,18 @@ class Names:
 
         Args:
             weights: Under canonical names.
-            shapes: Our parameters' names and shapes.
+            shapes: The names and shapes of our parameters that are wanted.
             where: The file, for the error's text.
 
         Returns:
-            The parameters by our names. Those of the head are left out where the weights have nothing of a head.
+            The parameters by our names. Those of the masked-language-model head are left out where a whole one is
+            wanted, and the weights have nothing of one, or only what a classifier shares with it.
 
         Raises:
             ModelError: A weight is missing or of another shape.
         """
-        has_head = any(their in weights for name in shapes if name.startswith("head.") for their in self.theirs(name))
+        of_head = [name for name in shapes if name.startswith("head.") and name not in self.shared]
+        has_head = not of_head or any(their in weights for name in of_head for their in self.theirs(name))
         found = {}
         for name, shape in shapes.items():
             if name.startswith("head.") and not has_head:

@@ -22,6 +22,8 @@ def roberta_names(root: str, rows: dict[str, tuple[str, ...]]) -> Names:
             r"head\.bias": ("lm_head.bias",),
             r"label_head\.dense\.(weight|bias)": ("classifier.dense.{}",),
             r"label_head\.classifier\.(weight|bias)": ("classifier.out_proj.{}",),
+            r"tag_head\.(weight|bias)": ("classifier.{}",),
+            r"answer_head\.(weight|bias)": ("qa_outputs.{}",),
         },
         kept=(f"{root}.pooler.",),
         aliases={"lm_head.decoder.bias": "lm_head.bias"},

@@ -149,7 +149,7 @@ class Tokenizer:
         """Reads special tokens as letters meanwhile."""
         if self.special.unk is None:
             for text in texts:
-                self._check_known(text)
+                self.check_known(text)
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
@@ -165,7 +165,7 @@ class Tokenizer:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
         if self.special.unk is None:
             for text in texts:
-                self._check_known(text.replace(self.token(self.special.mask), ""))
+                self.check_known(text.replace(self.token(self.special.mask), ""))
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
@@ -218,8 +218,12 @@ class Tokenizer:
         for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
-    def _check_known(self, text: str) -> None:
-        """A tokenizer of characters without `[UNK]` would leave out what it does not know."""
+    def check_known(self, text: str) -> None:
+        """A tokenizer of characters without `[UNK]` would leave out what it does not know.
+
+        Raises:
+            TokenizerError: There is such a character.
+        """
         normalizer = self.backend.normalizer
         for letter in set(text if normalizer is None else normalizer.normalize_str(text)):
             if self.backend.token_to_id(letter) is None:

@@ -16,15 +16,22 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.engine import MaskedRows, Masker, unmasked
 from unmask.masking.tables import Scores
 from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
+from unmask.packing.stream import Batch, Cursor
+
+
+class Source(Protocol):
+    """What a model is trained on; see `unmask.packing.stream.RowStream`."""
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> Batch:
+        """The batch at a place, and the place behind it."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +81,15 @@ class Batches:
 
     Args:
         stream: The text. While something is asked for, only this may use it.
-        masker: Its masks.
+        masker: Its masks; None: the model sees the text as it is.
+        pad_id: Of empty rows.
         ahead: Whether what is asked for is made in a thread, and every batch filled up with empty rows to the rows that
             were asked for (an epoch's last batches have fewer), so that a GPU meets one shape.
         by_clock: Whether progress is time: then a batch that was made for a moment ago serves as well.
     """
 
-    def __init__(self, stream: RowStream, masker: Masker, *, ahead: bool, by_clock: bool) -> None:
-        self.stream, self.masker = stream, masker
+    def __init__(self, stream: Source, masker: Masker | None, *, pad_id: int, ahead: bool, by_clock: bool) -> None:
+        self.stream, self.masker, self._pad_id = stream, masker, pad_id
         self._by_clock = by_clock
         self._thread = ThreadPoolExecutor(1, "unmask-batches") if ahead else None
         self._asked: tuple[Request, Future[MaskedBatch]] | None = None
@@ -112,9 +120,13 @@ class Batches:
         batch = self.stream.batch(request.cursor, request.num_rows, request.length)
         rows = batch.rows
         if self._thread is not None:
-            rows = with_empty_rows(rows, request.num_rows, pad_id=self.stream.tokenizer.special.pad)
-        masked = self.masker(rows, epoch=batch.epoch, progress=request.progress, scores=request.scores)
-        return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, batch.cursor)
+            rows = with_empty_rows(rows, request.num_rows, pad_id=self._pad_id)
+        return MaskedBatch(rows, self._masked(rows, batch.epoch, request), batch.epoch, batch.num_tokens, batch.cursor)
+
+    def _masked(self, rows: Rows, epoch: int, request: Request) -> MaskedRows:
+        if self.masker is None:
+            return unmasked(rows)
+        return self.masker(rows, epoch=epoch, progress=request.progress, scores=request.scores)
 
 
 def _version(scores: Scores | None) -> int | None:

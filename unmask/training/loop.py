@@ -11,13 +11,13 @@ from functools import partial
 from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
-from unmask.packing.stream import Cursor, RowStream
-from unmask.training.ahead import Batches, Request
+from unmask.packing.stream import Cursor
+from unmask.training.ahead import Batches, Request, Source
 from unmask.training.budget import Budget, Spent
 from unmask.training.figures import Figures, MeanLoss
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.memory import step_that_fits
-from unmask.training.objectives import Objective
+from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import TrainState
 from unmask.training.step import training_step
@@ -72,11 +72,12 @@ class StepReport:
 
 def train(
     state: TrainState,
-    stream: RowStream,
-    masker: Masker,
+    stream: Source,
+    masker: Masker | None,
     settings: TrainingSettings,
     *,
     objectives: Sequence[Objective] = (),
+    leading: Objective = PREDICT_MASKED,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StepReport]:
     """Trains until the budget is used up, from wherever the state is.
@@ -90,9 +91,10 @@ def train(
     Args:
         state: Changed in place; consistent whenever a report is handed out.
         stream: The training text.
-        masker: What is predicted.
+        masker: What is predicted; None: the model sees the text as it is.
         settings: Budget, learning rate, batch.
-        objectives: What is learned beside the masked tokens; model, stream and masker are made for them.
+        objectives: What is learned beside the leading objective; model, stream and masker are made for them.
+        leading: As for `training_step`.
         clock: In seconds.
 
     Raises:
@@ -109,7 +111,8 @@ def train(
     state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
-    with Batches(stream, masker, ahead=ahead, by_clock=budget.seconds is not None) as batches:
+    by_clock, pad_id = budget.seconds is not None, state.model.config.pad_id
+    with Batches(stream, masker, pad_id=pad_id, ahead=ahead, by_clock=by_clock) as batches:
         while progress < 1.0:
             batch = batches.take(_request(state, state.cursor, settings, progress))
             length = batch.rows.shape[1]
@@ -129,6 +132,7 @@ def train(
                 step=state.step + 1,
                 dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
                 objectives=objectives,
+                leading=leading,
                 observe=board is not None and board.needs_steps,
             )
             rows, tokens = batch.rows, state.micro_tokens
@@ -140,7 +144,7 @@ def train(
             state.step += 1
             state.tokens_seen += batch.num_tokens
             state.cursor = batch.cursor
-            if board is not None and board.due(state.step):
+            if board is not None and masker is not None and board.due(state.step):
                 num_rows = board.sample_rows(length)
                 sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
                 board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -20,9 +22,17 @@ class Optimizer:
         model: To be trained.
         settings: Learning rates, decay, kind.
         dtype: Of Muon's products.
+        factor_of: The share of the learning rate that a parameter of AdamW's takes, by its name; None: all of it.
     """
 
-    def __init__(self, model: MaskedLM, settings: TrainingSettings, *, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: MaskedLM,
+        settings: TrainingSettings,
+        *,
+        dtype: torch.dtype,
+        factor_of: Callable[[str], float] | None = None,
+    ) -> None:
         choice = settings.optimizer
         self.clip_norm = settings.clip_norm
         self.learning_rate = self.rest_learning_rate = settings.learning_rate
@@ -41,9 +51,15 @@ class Optimizer:
             for matrix in matrices:
                 del self._rest[matrix.name]
             self.rest_learning_rate = choice.embedding_learning_rate or settings.learning_rate
+        factors = {name: 1.0 if factor_of is None else factor_of(name) for name in self._rest}
         groups = [
-            {"params": [p for p in self._rest.values() if p.ndim == 2], "weight_decay": settings.weight_decay},
-            {"params": [p for p in self._rest.values() if p.ndim != 2], "weight_decay": 0.0},
+            {
+                "params": [p for name, p in self._rest.items() if factors[name] == factor and (p.ndim == 2) == decays],
+                "weight_decay": settings.weight_decay if decays else 0.0,
+                "factor": factor,
+            }
+            for factor in sorted(set(factors.values()), reverse=True)
+            for decays in (True, False)
         ]
         self.adamw = torch.optim.AdamW(
             groups, lr=self.rest_learning_rate, betas=choice.betas, eps=choice.eps, fused=True
@@ -67,7 +83,7 @@ class Optimizer:
         if self.muon is not None:
             self.muon.step(self.learning_rate * scale)
         for group in self.adamw.param_groups:
-            group["lr"] = self.rest_learning_rate * scale
+            group["lr"] = self.rest_learning_rate * scale * group["factor"]
         self.adamw.step()
         self.clear()
 

@@ -80,6 +80,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     dropout_seed: int | None = None,
     micro_rows: int | None = None,
     objectives: Sequence[Objective] = (),
+    leading: Objective = PREDICT_MASKED,
     observe: bool = False,
 ) -> StepResult:
     """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
@@ -100,14 +101,15 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         step: Number of the step, for the error's text.
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
         micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
-        objectives: What is learned beside the masked tokens.
+        objectives: What is learned beside the leading objective.
+        leading: Whose loss is that of the step: masked tokens, or a task that a model is fine-tuned for.
         observe: Whether the result says what each prediction came to.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it.
     """
     device = model.encoder.tokens.device
-    learned = (PREDICT_MASKED, *objectives)
+    learned = (leading, *objectives)
     parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device)
     counts = {each.name: sum(len(part.targets[i]) for part in parts) for i, each in enumerate(learned)}
     totals = [sum(of_parts) or 1.0 for of_parts in zip(*(part.totals for part in parts), strict=True)]
@@ -142,7 +144,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         optimizer.clear()
         raise
     optimizer.step(learning_rate_scale)
-    return StepResult(figures, counts[PREDICT_MASKED.name], len(parts), _joined(observed))
+    return StepResult(figures, counts[leading.name], len(parts), _joined(observed))
 
 
 def _joined(observed: list[Observed]) -> Observed | None:

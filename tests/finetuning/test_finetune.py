@@ -1,0 +1,224 @@
+"""From files to a saved model, for every task: it learns, stops early, and what is saved is what was measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
+from unmask.errors import ModelError, RunError, SettingsError
+from unmask.finetuning.folder import ResultFolder
+from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
+from unmask.tokens.tokenizer import Tokenizer
+
+pytest.importorskip("sklearn")
+pytest.importorskip("seqeval")
+
+
+@pytest.fixture
+def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    return save_encoder(make_model, tokenizer, tmp_path / "encoder")
+
+
+def test_classes(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 160, 0), write_classes(tmp_path / "dev.jsonl", 40, 1)
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, test=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.seeds=2", "finetune.epochs=4"),
+    )  # fmt: skip
+    summary = result.summary
+    assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["metrics"]["accuracy"] == 1.0
+    assert summary["test_metrics"] == summary["metrics"]
+    assert summary["labels"] == ["garden", "sea"]
+    assert [run["seed"] for run in summary["seeds"]] == [0, 1]
+    assert summary["mean"]["accuracy"] == sum(run["metrics"]["accuracy"] for run in summary["seeds"]) / 2
+    assert summary["examples"]["train"] == {"records": 160, "inputs": 160, "truncated": 0, "split": 0}
+    sea, garden = result.model.predict(["The dog loves the ship at sea.", "The king sees the ship in the garden."])
+    assert isinstance(sea, ClassPrediction)
+    assert isinstance(garden, ClassPrediction)
+    assert (sea.label, garden.label) == ("sea", "garden")
+    assert sum(sea.probabilities.values()) == pytest.approx(1.0)
+    assert sea.probability == max(sea.probabilities.values())
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "unmask finetune: classify" in page
+    assert page.count("<svg") == 3
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["seed"] for line in lines} == {0, 1}
+    assert unmask.load(encoder).folder == encoder
+    with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
+        unmask.load(encoder).predict(["x"])
+
+
+def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    files = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        unmask.finetune(
+            encoder, task="classify", train=train, validation=dev, out=tmp_path / name,
+            settings=(*FAST, f"finetune.seed={seed}", "finetune.epochs=1", "finetune.dropout=0.1"),
+        )  # fmt: skip
+        files.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+    assert files[0] != files[2]
+
+
+def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> None:
+    """Numbers far from zero and far apart: a head that began near zero would never reach them."""
+    value = {"sea": 7000.0, "garden": 9000.0}
+    rows = [
+        [{"text": row["text"], "score": value[row["label"]]} for row in map(json.loads, path.read_text().splitlines())]
+        for path in (write_classes(tmp_path / "a", 160, 0), write_classes(tmp_path / "b", 40, 1))
+    ]
+    train, dev = (write_jsonl(tmp_path / f"{n}.jsonl", each) for n, each in zip(("train", "dev"), rows, strict=True))
+    result = unmask.finetune(
+        encoder,
+        task="regress",
+        train=train,
+        validation=dev,
+        out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=6"),
+    )
+    assert result.summary["metrics"]["pearson"] > 0.99
+    assert result.summary["metrics"]["rmse"] < 200.0
+    [sea] = result.model.predict([rows[1][0]["text"]])
+    assert isinstance(sea, NumberPrediction)
+    assert sea.value == pytest.approx(rows[1][0]["score"], abs=400.0)
+
+
+def test_pairs(encoder: Path, tmp_path: Path) -> None:
+    """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
+    places = ["at sea", "in the garden"]
+    rows = [
+        {
+            "premise": f"The cat sleeps {a}.",
+            "hypothesis": f"The dog is {b}.",
+            "label": "both" if a == b == "at sea" else "not both",
+        }
+        for a in places
+        for b in places
+    ]
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows * 40), write_jsonl(tmp_path / "dev.jsonl", rows)
+    result = unmask.finetune(
+        encoder, task="pairs", train=train, validation=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=10", "finetune.class_weights=balanced"),
+    )  # fmt: skip
+    assert result.summary["metrics"]["accuracy"] == 1.0
+    found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
+    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
+    with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
+        result.model.predict(["alone"])
+
+
+def test_tags(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_conll(tmp_path / "train.conll", 120, 0), write_conll(tmp_path / "dev.conll", 30, 1)
+    result = unmask.finetune(
+        encoder, task="tag", train=train, validation=dev, out=tmp_path / "out", settings=(*FAST, "finetune.epochs=4")
+    )
+    assert result.summary["metric"] == "entity_f1"
+    assert result.summary["metrics"]["entity_f1"] == 1.0
+    assert result.summary["labels"] == ["B-place", "I-place", "O"]
+    [found] = result.model.predict(["The king sleeps in Constantinople."])
+    assert isinstance(found, TagsPrediction)
+    assert found.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
+    assert found.tags == ("O", "O", "O", "O", "B-place", "O")
+    assert all(share is not None and 0.5 < share <= 1.0 for share in found.probabilities)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
+    train = write_squad(tmp_path / "train.json", 160, 0, missing=missing)
+    dev = write_squad(tmp_path / "dev.json", 30, 1, missing=missing)
+    result = unmask.finetune(
+        encoder, task="answer", train=train, validation=dev, out=tmp_path / "out", settings=(*FAST, "finetune.epochs=8")
+    )
+    assert result.summary["metrics"]["exact_match"] > 0.9
+    context = "The winter is here. The queen sleeps in the garden."
+    there, gone = result.model.predict([("Who sleeps?", context), ("Who loves?", context)])
+    assert isinstance(there, AnswerPrediction)
+    assert isinstance(gone, AnswerPrediction)
+    assert (there.answer, there.begin) == ("queen", context.index("queen"))
+    assert (gone.begin is None) == missing
+
+
+def test_training_ends_early_and_the_best_weights_are_kept(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metric is made to rise once and to fall then."""
+    from unmask.finetuning import fitting
+
+    values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
+    real = fitting.measure
+    monkeypatch.setattr(fitting, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
+    train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=20", "finetune.patience=2"),
+    )  # fmt: skip
+    [run] = result.summary["seeds"]
+    assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
+
+
+def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> None:
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
+    out = tmp_path / "out"
+    unmask.finetune(encoder, out=out, **given)
+    with pytest.raises(RunError, match="already holds a result: replace it with --overwrite"):
+        unmask.finetune(encoder, out=out, **given)
+    (out / "mine.txt").write_text("stays")
+    unmask.finetune(encoder, out=out, overwrite=True, **given)
+    assert (out / "mine.txt").read_text() == "stays"
+    with pytest.raises(RunError, match="holds other files"):
+        ResultFolder(tmp_path).check(overwrite=True, inputs=[])
+    with pytest.raises(RunError, match="is a file; --out takes a folder"):
+        ResultFolder(train).check(overwrite=False, inputs=[])
+    with pytest.raises(RunError, match="lies in .*, which --overwrite would remove"):
+        unmask.finetune(out / "model", out=out, overwrite=True, **given)
+
+
+def test_a_failed_start_leaves_no_result(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train, "out": tmp_path / "out"}
+    from unmask.finetuning import runs
+
+    def diverges(*_: object, **__: object) -> None:
+        raise RunError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "fit", diverges)
+        with pytest.raises(RunError, match="stopped"):
+            unmask.finetune(encoder, **given)
+    assert not (tmp_path / "out" / "settings.json").exists()
+    unmask.finetune(encoder, **given, settings=(*FAST, "finetune.epochs=1"))
+
+
+def test_random_weights(encoder: Path, tmp_path: Path) -> None:
+    """The same architecture without what it has learned: the baseline."""
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train}
+    still = (*FAST, "finetune.seed=7", "finetune.epochs=1", "finetune.learning_rate=1e-12")
+    from safetensors.torch import load_file
+
+    weights = {}
+    for how in ("model", "random"):
+        unmask.finetune(encoder, **given, out=tmp_path / how, settings=(*still, f"finetune.initial_weights={how}"))
+        weights[how] = load_file(tmp_path / how / "model" / "model.safetensors")[
+            "model.embeddings.tok_embeddings.weight"
+        ]
+    pretrained = load_file(encoder / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
+    assert (weights["model"] - pretrained).abs().max() < 1e-6
+    assert (weights["random"] - pretrained).abs().max() > 1e-2
+
+
+def test_csv_of_predictions(tmp_path: Path) -> None:
+    from unmask.cli.predict import _csv
+
+    rows = [{"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "tags": ("O", None)}]
+    assert list(csv.DictReader(_csv(rows).splitlines())) == [
+        {"row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25", "tags": "O "}
+    ]

@@ -1,0 +1,240 @@
+"""Files as records: every kind, columns that are named or found, and every error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.finetuning.helpers import write_jsonl, write_squad
+from unmask.errors import CorpusError
+from unmask.finetuning.reading import Labelled, read_labelled
+from unmask.finetuning.settings import Columns
+from unmask.model.task_folder import TaskKind
+from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
+
+NONE = Columns()
+
+
+def read(path: Path, kind: TaskKind = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
+    return read_labelled(path, kind, Columns(**columns), with_labels=with_labels)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+GOOD = [TextRecord(2, "so, good", None, "pos"), TextRecord(3, "bad", None, "neg")]
+
+
+def test_tables_of_every_kind(tmp_path: Path) -> None:
+    csv = written(tmp_path / "a.csv", 'sentence,label\n"so, good",pos\nbad,neg\n')
+    tsv = written(tmp_path / "a.tsv", "sentence\tlabel\nso, good\tpos\nbad\tneg\n")
+    assert list(read(csv).records) == GOOD
+    assert list(read(tsv).records) == GOOD
+    assert read(tsv).columns == Columns(text="sentence", label="label")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(tsv.read_bytes()))
+    assert list(read(tmp_path / "a.tsv.gz").records) == GOOD
+    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
+    numbered = [TextRecord(1, "so, good", None, "1"), TextRecord(2, "bad", None, "0")]
+    assert list(read(write_jsonl(tmp_path / "a.jsonl", rows)).records) == numbered
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert list(read(tmp_path / "a.parquet").records) == numbered
+
+
+def test_columns_are_named_or_found(tmp_path: Path) -> None:
+    plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
+    assert read(plain).columns == Columns(text="0", label="1")
+    cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
+    with pytest.raises(CorpusError, match="the column for --label is not found among 0, 1, 2, 3; name it with --label"):
+        read(cola)
+    named = read(cola, label="1")
+    assert named.columns == Columns(text="3", label="1")
+    assert named.records[1] == TextRecord(2, "The weights rode.", None, "0")
+    other = written(tmp_path / "o.csv", "what,kind\ngood,1\nbad,0\n")
+    assert list(read(other, text="what", label="kind").records) == [
+        TextRecord(2, "good", None, "1"),
+        TextRecord(3, "bad", None, "0"),
+    ]
+    with pytest.raises(CorpusError, match="there is no column 'knd'; did you mean 'kind'"):
+        read(other, text="what", label="knd")
+    with pytest.raises(CorpusError, match=r"there is no column 'zzz'; columns are text, label"):
+        read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
+    with pytest.raises(CorpusError, match=r"the column for --text is not found among a, b; name it with --text COLUMN"):
+        read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
+
+
+def test_pairs_and_numbers(tmp_path: Path) -> None:
+    pair = written(tmp_path / "p.csv", "premise,hypothesis,gold_label\na,b,yes\nc,d,no\n")
+    found = read(pair, "pairs")
+    assert found.columns == Columns(text="premise", second="hypothesis", label="gold_label")
+    assert found.records[0] == TextRecord(2, "a", "b", "yes")
+    assert found.paired
+    own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
+    assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
+    with pytest.raises(CorpusError, match="the column for --text is not found"):
+        read(own, "pairs")
+    score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
+    assert list(read(score, "regress").records) == [
+        TextRecord(2, "a", "b", None, 2.5),
+        TextRecord(3, "c", "d", None, -10.0),
+    ]
+    assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, None, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        ("classify", {"text": "a", "label": None}, "row 2 has no label in column 'label'; give it a label, or take"),
+        ("classify", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'"),
+        ("classify", {"text": "a", "label": "NaN"}, "row 2 has NaN in column 'label'"),
+        ("classify", {"text": "a", "label": 1.5}, "row 2 has the number 1.5, which is no class"),
+        ("classify", {"text": 3, "label": "x"}, "row 2 has int in column 'text', not a text"),
+        ("classify", {"text": "a"}, "row 2 has no column 'label', only text"),
+        ("classify", {"label": "x"}, "row 2 has no column 'text', only label"),
+        ("regress", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'; give it a number"),
+        ("regress", {"text": "a", "label": "nan"}, "row 2 has NaN in column 'label'; give it a number"),
+        ("regress", {"text": "a", "label": ""}, "row 2 has no number in column 'label'"),
+        ("regress", {"text": "a", "label": "many"}, "row 2 has 'many' in column 'label', which is no number"),
+        ("regress", {"text": "a", "label": float("inf")}, "row 2 has inf in column 'label'"),
+    ],
+)
+def test_bad_values(tmp_path: Path, kind: TaskKind, row: dict[str, Any], message: str) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
+    with pytest.raises(CorpusError, match=message):
+        read(path, kind)
+
+
+def test_treebanks(tmp_path: Path) -> None:
+    conll = written(tmp_path / "a.conll", "Anna\tNN\tB-per\nsleeps\tVB\tO\n\nWe\tPR\tO\n")
+    assert list(read(conll, "tag").records) == [
+        WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O")),
+        WordsRecord(4, ("We",), ("O",)),
+    ]
+    assert read(conll, "tag", label="1").records[0] == WordsRecord(1, ("Anna", "sleeps"), ("NN", "VB"))
+    assert read(conll, "tag", with_labels=False).records[1] == WordsRecord(4, ("We",))
+    cells = "\t{}\t_\t{}\t{}\t_\t0\troot\t_\t_"
+    lines = ["# newdoc", "1-2" + cells.format("don't", "_", "_"), "1" + cells.format("do", "AUX", "VBP")]
+    lines += ["2" + cells.format("n't", "PART", "RB"), "2.1" + cells.format("x", "X", "X"), ""]
+    conllu = written(tmp_path / "a.conllu", "\n".join(lines))
+    assert list(read(conllu, "tag").records) == [WordsRecord(3, ("do", "n't"), ("AUX", "PART"))]
+    assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
+    for path, label, message in (
+        (conll, "ner", "there is no column 'ner'; a column is named by its number"),
+        (conll, "7", "line 1 has no column 7, only 3 columns"),
+        (conllu, "2", "line 3 has no tag in column 2"),
+        (conllu, "pos", "named by upos, xpos or the column's number"),
+        (written(tmp_path / "b.conll", "Anna\n"), None, "line 1 has a word without a tag"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read_labelled(path, "tag", Columns(label=label))
+    with pytest.raises(CorpusError, match="holds words with tags, for --task tag; the task is classify"):
+        read(conll)
+
+
+def test_lists_of_words(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": [1, 0], "id": 7}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", "tag")
+    assert found.columns == Columns(text="tokens", label="ner_tags")
+    assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("1", "0"))]
+    for row, message in (
+        ({"tokens": ["a", "b"], "tags": ["x"]}, "row 1 has 2 words but 1 tags"),
+        ({"tokens": "a b", "tags": ["x"]}, "row 1 has str in column 'tokens', not a list"),
+        ({"tokens": [1], "tags": ["x"]}, "not a list of words"),
+        ({"tokens": [], "tags": []}, "row 1 has no words"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
+
+
+def test_questions(tmp_path: Path) -> None:
+    found = read(write_squad(tmp_path / "a.json", 2, 0, missing=True), "answer").records
+    first, second = found
+    assert isinstance(first, QuestionRecord)
+    assert isinstance(second, QuestionRecord)
+    assert first.id == "q0"
+    assert first.answers is not None
+    assert first.context[first.answers[0].begin :].startswith(first.answers[0].text + " sleeps")
+    assert second.answers == ()
+    row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    assert list(read(tmp_path / "a.parquet", "answer").records) == [
+        QuestionRecord(1, "1", "q?", "a b c", (Answer("b", 2),))
+    ]
+    assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
+        1, "1", "q?", "a b c", None
+    )
+    wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
+    for path, message in (
+        (
+            write_jsonl(tmp_path / "b.jsonl", [wrong]),
+            "row 1: the answer 'b' does not stand at character 0, but 'a b c'",
+        ),
+        (
+            write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]),
+            "row 1 has no 'context' that is a text; columns are qu",
+        ),
+        (written(tmp_path / "d.json", "{"), "not JSON"),
+        (written(tmp_path / "e.json", "[]"), "not in SQuAD's form"),
+        (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
+        (tmp_path / "none.json", "no such file"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read(path, "answer")
+
+
+def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
+    assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
+    assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, ("Anna", "sleeps", "."))
+    with pytest.raises(CorpusError, match="a .txt file holds no labels; give CSV, TSV, JSONL or Parquet"):
+        read(path)
+    with pytest.raises(CorpusError, match="holds no pairs"):
+        read(path, "pairs", with_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.csv", "classify"), ("a.jsonl", "regress"), ("a.conll", "tag"), ("a.tsv", "pairs")]
+)
+def test_empty_files(tmp_path: Path, name: str, kind: TaskKind) -> None:
+    with pytest.raises(CorpusError, match=f"{name}: there is no example in this file"):
+        read(written(tmp_path / name, ""), kind)
+
+
+def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="there is no example in this file"):
+        read(written(tmp_path / "a.json", '{"data": []}'), "answer")
+    with pytest.raises(CorpusError, match="no such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(CorpusError, match="cannot read this kind of file"):
+        read(written(tmp_path / "a.xyz", "x"))
+    (tmp_path / "folder").mkdir()
+    written(tmp_path / "folder" / "a.csv", "text,label\na,b\n")
+    with pytest.raises(CorpusError, match="give a single file, not a folder"):
+        read(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "columns", "number", "labels"),
+    [
+        ("sst2/dev.tsv", "classify", {}, 872, {"0", "1"}),
+        ("cola/in_domain_dev.tsv", "classify", {"text": "3", "label": "1"}, 527, {"0", "1"}),
+        ("wnut17/emerging.dev.conll", "tag", {}, 1009, 13),
+        ("ud_english_ewt/en_ewt-ud-dev.conllu.gz", "tag", {}, 2001, 17),
+    ],
+)
+def test_real_files(
+    shared_data: Path, name: str, kind: TaskKind, columns: dict[str, str], number: int, labels: set[str] | int
+) -> None:
+    """Counts as their sources give them; labels, or how many of them there are."""
+    records = read_labelled(shared_data / name, kind, Columns(**columns)).records
+    assert len(records) == number
+    found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
+    assert (len(found) if isinstance(labels, int) else found) == labels

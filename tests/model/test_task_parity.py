@@ -1,0 +1,177 @@
+"""Heads of tasks: transformers' classes load them with our logits, in every layout; and we load transformers'."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import ModelError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model, save_model
+from unmask.model.task_folder import TaskInfo, load_task_model, save_task_model, with_task_head
+
+transformers = pytest.importorskip("transformers")
+MakeModel = Callable[..., MaskedLM]
+LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+INFOS = [
+    TaskInfo("classify", ("bored", "glad", "sad")),
+    TaskInfo("pairs", ("no", "yes"), paired=True),
+    TaskInfo("regress", ("score",)),
+    TaskInfo("tag", ("B-x", "I-x", "O")),
+    TaskInfo("answer", may_be_missing=True, max_length=32),
+]
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "pairs": "AutoModelForSequenceClassification",
+    "regress": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+}
+
+
+def model_for(make_model: MakeModel, layout: str, info: TaskInfo) -> MaskedLM:
+    """Weights large enough for differences to show."""
+    model = with_task_head(make_model(layout=layout), info, seed=1).eval()
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(2)
+        for name, parameter in model.named_parameters():
+            if name.startswith(("label_head", "tag_head", "answer_head")) and name.endswith("bias"):
+                parameter.normal_(0.0, 0.3, generator=generator)
+    return model
+
+
+def some_ids() -> torch.Tensor:
+    return torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def our_logits(model: MaskedLM, info: TaskInfo) -> torch.Tensor:
+    hidden = model.encoder(some_ids())
+    if info.kind == "tag":
+        return model.tag(hidden.flatten(0, 1)).view(4, 20, -1)
+    if info.kind == "answer":
+        return model.find_answers(hidden.flatten(0, 1)).view(4, 20, 2)
+    return model.classify(hidden[:, 0])
+
+
+@torch.no_grad()
+def their_logits(model: torch.nn.Module, info: TaskInfo) -> torch.Tensor:
+    out = model.eval()(some_ids(), attention_mask=torch.ones_like(some_ids()))
+    return torch.stack([out.start_logits, out.end_logits], -1) if info.kind == "answer" else out.logits
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
+    ours = model_for(make_model, layout, info)
+    save_task_model(ours, info, tmp_path)
+    theirs, found = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["missing_keys"]
+    assert not found["unexpected_keys"]
+    expected = our_logits(ours, info)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(their_logits(theirs, info), expected, rtol=1e-4, atol=1e-5)
+    assert theirs.config.architectures == [type(theirs).__name__]
+    if info.names:
+        assert theirs.config.id2label == dict(enumerate(info.names))
+        assert theirs.config.num_labels == len(info.names)
+    if info.kind in ("classify", "regress"):
+        assert theirs.config.problem_type == ("regression" if info.kind == "regress" else "single_label_classification")
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_saved_is_loaded(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
+    ours = model_for(make_model, layout, info)
+    save_task_model(ours, info, tmp_path)
+    again, same = load_task_model(tmp_path, mask_id=4)
+    assert same == info
+    assert torch.equal(our_logits(again, info), our_logits(ours, info))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    """Without our own key, the architecture and the labels tell the task."""
+    for info in INFOS:
+        ours = model_for(make_model, layout, info)
+        save_task_model(ours, info, tmp_path / "ours")
+        model = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path / "ours")
+        del model.config.unmask_task
+        model.save_pretrained(tmp_path / info.kind)
+        again, found = load_task_model(tmp_path / info.kind, mask_id=4)
+        assert found.kind == ("classify" if info.kind == "pairs" else info.kind)
+        assert found.names == info.names
+        torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)
+
+
+def test_a_fine_tuned_folder_is_an_encoder_to_go_on_from(
+    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for layout in LAYOUTS:
+        ours = model_for(make_model, layout, INFOS[0])
+        save_task_model(ours, INFOS[0], tmp_path / layout)
+        caplog.clear()
+        again = load_model(tmp_path / layout, mask_id=4)
+        assert "there is no masked-language-model head" in caplog.text
+        with torch.no_grad():
+            torch.testing.assert_close(again.eval().encoder(some_ids()), ours.encoder(some_ids()))
+
+
+def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
+    """As in transformers; RoBERTa's layer is its own, and drawn."""
+    save_model(make_model(layout="bert"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    generator = torch.Generator().manual_seed(5)
+    pooler = {
+        "bert.pooler.dense.weight": torch.randn(32, 32, generator=generator),
+        "bert.pooler.dense.bias": torch.randn(32, generator=generator),
+    }
+    save_file(weights | pooler, tmp_path / "model.safetensors")
+    model = with_task_head(load_model(tmp_path, mask_id=4), INFOS[0], seed=0)
+    assert model.label_head is not None
+    assert model.label_head.dense is not None
+    assert torch.equal(model.label_head.dense.weight, pooler["bert.pooler.dense.weight"])
+    assert model.label_head.dense.bias is not None
+    assert torch.equal(model.label_head.dense.bias, pooler["bert.pooler.dense.bias"])
+
+
+def test_a_new_head_depends_on_its_seed_alone(make_model: MakeModel) -> None:
+    heads = [with_task_head(make_model(), INFOS[3], seed=seed).tag_head for seed in (1, 1, 2)]
+    weights = [head.weight for head in heads if head is not None]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert 0.05 < weights[0].std() < 0.3
+
+
+def test_dropout_replaces_the_models_own(make_model: MakeModel) -> None:
+    model = make_model()
+    assert model.config.dropout == 0.0
+    assert with_task_head(model, INFOS[0], seed=0, dropout=0.1).config.dropout == 0.1
+
+
+def changed(folder: Path, **values: object) -> None:
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (content | values).items() if v is not None}))
+
+
+def test_folders_that_are_not_fine_tuned_or_pool_otherwise(make_model: MakeModel, tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "plain")
+    with pytest.raises(
+        ModelError, match=r"not fine-tuned for a task \(it is ModernBertForMaskedLM\); fine-tune it with"
+    ):
+        load_task_model(tmp_path / "plain", mask_id=4)
+    changed(tmp_path / "plain", architectures=None)
+    with pytest.raises(ModelError, match="it is a bare encoder"):
+        load_task_model(tmp_path / "plain", mask_id=4)
+    save_task_model(model_for(make_model, "modernbert", INFOS[0]), INFOS[0], tmp_path / "fine")
+    changed(tmp_path / "fine", classifier_pooling="mean")
+    with pytest.raises(ModelError, match="classifier_pooling = 'mean' is not supported, only 'cls'"):
+        load_task_model(tmp_path / "fine", mask_id=4)
+    changed(tmp_path / "fine", classifier_pooling="cls", id2label={"x": "a"})
+    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
+        load_task_model(tmp_path / "fine", mask_id=4)

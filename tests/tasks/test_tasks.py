@@ -1,0 +1,292 @@
+"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every stretch."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.finetuning.helpers import LAYOUTS, MakeModel, save_encoder
+from unmask.errors import CorpusError, ModelError, SettingsError
+from unmask.finetuning.objectives import objective_of
+from unmask.masking.engine import unmasked
+from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
+from unmask.tasks.answer import BEGIN, END, AnswerTask
+from unmask.tasks.encoding import InputEncoder, first_pieces, words_of
+from unmask.tasks.examples import Example, batches_by_length, pack_examples
+from unmask.tasks.model import TaskModel, load_fine_tuned
+from unmask.tasks.network import outputs_of
+from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
+from unmask.tasks.task import task_of
+from unmask.tokens.tokenizer import Tokenizer
+
+TEXTS = [
+    "The king loves the queen.",
+    "A ship.",
+    "In the garden the philosopher remembers the winter in Constantinople.",
+]
+SENTENCE = ("The", "mountaineer", "photographs", "Constantinople", ".")
+
+
+@pytest.fixture
+def encoder(make_model: MakeModel, tokenizer: Tokenizer) -> InputEncoder:
+    return InputEncoder(tokenizer, make_model(layout="bert").config)
+
+
+def examples_of(info: TaskInfo, encoder: InputEncoder) -> list[Example]:
+    if info.kind == "tag":
+        records = [WordsRecord(1, SENTENCE, ("O", "B-x", "O", "B-x", "O")), WordsRecord(2, ("Winter",), ("O",))]
+        return task_of(info).encode(records, encoder, with_targets=True).examples
+    if info.kind == "answer":
+        found = [
+            QuestionRecord(n, str(n), "Who?", t, (Answer(t.split()[1], t.index(t.split()[1])),))
+            for n, t in enumerate(TEXTS)
+        ]
+        return task_of(info).encode(found, encoder, with_targets=True).examples
+    values = {"label": "b"} if info.kind != "regress" else {"value": 0.5}
+    texts = [TextRecord(n, text, "other" if info.paired else None, **values) for n, text in enumerate(TEXTS)]  # type: ignore[arg-type]
+    return task_of(info).encode(texts, encoder, with_targets=True).examples
+
+
+INFOS = [
+    TaskInfo("classify", ("a", "b", "c")),
+    TaskInfo("pairs", ("a", "b"), paired=True),
+    TaskInfo("regress", ("x",)),
+    TaskInfo("tag", ("B-x", "O")),
+    TaskInfo("answer"),
+]
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: TaskInfo) -> None:
+    """What comes out for an example, and its loss and gradient, do not depend on what shares its row."""
+    model = with_task_head(make_model(layout=layout), info, seed=0).eval()
+    encoder = InputEncoder(tokenizer, model.config)
+    task, examples = task_of(info), examples_of(info, encoder)
+    together = outputs_of(model, task, examples)
+    assert np.concatenate([output.ravel() for output in together]).std() > 0.01
+    for example, packed in zip(examples, together, strict=True):
+        [alone] = outputs_of(model, task, [example])
+        assert alone.shape == packed.shape
+        np.testing.assert_allclose(packed, alone, rtol=1e-4, atol=1e-5)
+    objective = objective_of(info.kind)
+    total = 0.0
+    for batch in ([examples], [[example] for example in examples]):
+        sums = []
+        for part in batch:
+            rows = pack_examples(part, pad_id=0, max_length=64).rows
+            hidden = model.encoder(
+                rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
+                token_type_ids_BS=rows.token_type_ids,
+            )  # fmt: skip
+            sums.append(objective.losses(model, hidden.flatten(0, 1), objective.targets(rows, unmasked(rows))).total)
+        summed = torch.stack(sums).sum()
+        if total:
+            assert summed.item() == pytest.approx(total, rel=1e-4)
+        total = summed.item()
+    assert total > 0.0
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer, info: TaskInfo) -> None:
+    """From the outputs at each place, one example after another."""
+    model = with_task_head(make_model(layout="bert"), info, seed=0).eval()
+    examples = examples_of(info, InputEncoder(tokenizer, model.config))
+    rows = pack_examples(examples, pad_id=0, max_length=64).rows
+    hidden = model.encoder(
+        rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
+        token_type_ids_BS=rows.token_type_ids,
+    )  # fmt: skip
+    weights = [0.5, 2.0, 1.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
+    objective = objective_of(info.kind, weights)
+    targets = objective.targets(rows, unmasked(rows))
+    loss = objective.losses(model, hidden.flatten(0, 1), targets).total.item()
+    naive = 0.0
+    for example in examples:
+        ids = torch.from_numpy(example.input_ids)[None]
+        types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None]
+        states = model.encoder(ids, token_type_ids_BS=types)[0]
+        if info.kind == "answer":
+            logits = model.find_answers(states).log_softmax(0)
+            naive -= (logits[example.targets[BEGIN][0], 0] + logits[example.targets[END][0], 1]).item() / 2
+        elif info.kind == "regress":
+            naive += (model.classify(states[:1])[0, 0] - 0.5).square().item()
+        else:
+            logits = model.tag(states[example.places]) if info.kind == "tag" else model.classify(states[:1])
+            for row, target in zip(logits.log_softmax(1), example.targets["target"].tolist(), strict=True):
+                naive -= (weights or [1.0])[target] * row[target].item()
+    assert loss == pytest.approx(naive, rel=1e-4)
+    if info.kind == "tag":  # two words are B-x, four O
+        assert targets.total == 2 * 0.5 + 4 * 2.0
+
+
+def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder) -> None:
+    """Each word's own tokens, as the tokenizer makes them of the word alone."""
+    [[(first, encoding)]] = encoder.sentences([SENTENCE])
+    assert first == 0
+    positions, numbers = first_pieces(SENTENCE, encoding)
+    assert numbers.tolist() == list(range(len(SENTENCE)))
+    sizes = [len(tokenizer.backend.encode(word, add_special_tokens=False)) for word in SENTENCE]
+    assert max(sizes) > 1
+    assert positions.tolist() == [1 + sum(sizes[:n]) for n in range(len(SENTENCE))]
+
+
+def test_words_without_tokens_have_no_tag(encoder: InputEncoder, make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    """BERT's normaliser leaves control characters out."""
+    words = ("The", "\u200b\ufeff", "king")
+    [[(_, encoding)]] = encoder.sentences([words])
+    _, numbers = first_pieces(words, encoding)
+    if len(numbers) == 3:
+        pytest.skip("this tokenizer has a token for them")
+    assert numbers.tolist() == [0, 2]
+    info = TaskInfo("tag", ("a", "b"))
+    model = TaskModel(Path(), with_task_head(make_model(layout="bert"), info, seed=0), tokenizer, info)
+    [found] = model.predict([list(words)])
+    assert [tag is None for tag in found.tags] == [False, True, False]  # type: ignore[union-attr]
+
+
+def test_long_sentences_are_halved_and_lose_nothing(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model().config, max_length=12)
+    words = SENTENCE * 9
+    encoded = task_of(INFOS[3]).encode([WordsRecord(1, words, ("O",) * 45)], encoder, with_targets=True)
+    assert (encoded.split, encoded.truncated) == (1, 0)
+    assert len(encoded.examples) > 4
+    assert all(len(example) <= 12 for example in encoded.examples)
+    assert sorted(np.concatenate([example.items for example in encoded.examples]).tolist()) == list(range(45))
+    letters = SENTENCE[1] * 8
+    [[(_, cut)]] = encoder.sentences([[letters]])
+    assert len(cut.ids) == 12
+    assert first_pieces([letters], cut)[0].tolist() == [1]
+
+
+def test_long_texts_are_cut_and_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model().config, max_length=10)
+    records = [TextRecord(1, "The king.", label="a"), TextRecord(2, "The king and the queen " * 9, label="b")]
+    encoded = task_of(INFOS[0]).encode(records, encoder, with_targets=False)
+    assert encoded.truncated == 1
+    assert len(encoded.examples[1]) == 10
+    assert encoded.examples[1].input_ids[[0, -1]].tolist() == [tokenizer.special.cls, tokenizer.special.sep]
+    with pytest.raises(SettingsError, match="finetune.max_length 65 is more than the model's 64 positions"):
+        InputEncoder(tokenizer, make_model().config, max_length=65)
+
+
+def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    context = " ".join(["The king sleeps."] * 12 + ["The philosopher loves the winter."] + ["A queen follows."] * 12)
+    record = QuestionRecord(1, "q", "Who loves?", context, (Answer("philosopher", context.index("philosopher")),))
+    encoded = AnswerTask(False, 16, 30).encode([record], encoder, with_targets=True)
+    assert encoded.split == 1
+    assert len(encoded.examples) > 2
+    seen = np.zeros(len(context), dtype=bool)
+    held = 0
+    for example in encoded.examples:
+        assert len(example) <= 64
+        for begin, end in example.items[1:]:
+            seen[begin:end] = True
+        begin, end = int(example.targets[BEGIN][0]), int(example.targets[END][0])
+        if (begin, end) != (0, 0):
+            held += 1
+            places = example.places.tolist()
+            span = example.items[places.index(begin), 0], example.items[places.index(end), 1]
+            assert context[span[0] : span[1]] == "philosopher"
+    assert held >= 1
+    assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
+    long = QuestionRecord(1, "q7", "Who loves " * 30, context)
+    with pytest.raises(CorpusError, match="question 'q7' has .* tokens, which leaves .* of the model's 64 positions"):
+        AnswerTask(False, 16, 30).encode([long], encoder, with_targets=False)
+
+
+@pytest.mark.parametrize("may_be_missing", [False, True])
+def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
+    """Against trying every stretch of every window."""
+    rng = np.random.default_rng(0)
+    record = QuestionRecord(1, "q", "?", "abcdefghij")
+    task = AnswerTask(may_be_missing, 1, 3)
+    empty = np.zeros(3, dtype=np.int64)
+    for _ in range(50):
+        windows = [(0, 7), (4, 10)]
+        examples = [
+            Example(0, empty, None, empty, np.array([[-1, -1], *([n, n + 1] for n in range(a, b))])) for a, b in windows
+        ]
+        outputs = [rng.normal(size=(b - a + 1, 2)).astype(np.float32) for a, b in windows]
+        scores = [
+            (float(output[1 + i, 0] + output[1 + j, 1]), a + i, a + j + 1)
+            for (a, b), output in zip(windows, outputs, strict=True)
+            for i in range(b - a)
+            for j in range(i, min(i + 3, b - a))
+        ]
+        nothing = min(float(output[0].sum()) for output in outputs)
+        total = sum(np.exp(score) for score, _, _ in scores) + (np.exp(nothing) if may_be_missing else 0.0)
+        score, begin, end = max(scores)
+        [found] = task.decode([record], examples, outputs)
+        if may_be_missing and nothing > score:
+            assert (found.answer, found.begin) == ("", None)  # type: ignore[union-attr]
+            score = nothing
+        else:
+            assert (found.answer, found.begin) == (record.context[begin:end], begin)  # type: ignore[union-attr]
+        assert found.probability == pytest.approx(np.exp(score) / total, rel=1e-4)  # type: ignore[union-attr]
+
+
+def test_token_types_of_pairs(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    bert, modern = (InputEncoder(tokenizer, make_model(layout=layout).config) for layout in ("bert", "modernbert"))
+    [example] = task_of(INFOS[1]).encode([TextRecord(1, "The king.", "A ship.")], bert, with_targets=False).examples
+    assert example.type_ids is not None
+    second = int(np.flatnonzero(example.input_ids == tokenizer.special.sep)[0]) + 1
+    assert example.type_ids.tolist() == [0] * second + [1] * (len(example) - second)
+    [plain] = task_of(INFOS[1]).encode([TextRecord(1, "The king.", "A ship.")], modern, with_targets=False).examples
+    assert plain.type_ids is None
+    assert plain.input_ids.tolist() == example.input_ids.tolist()
+
+
+def test_rows_and_batches() -> None:
+    zero = np.zeros(1, dtype=np.int64)
+    examples = [Example(n, np.full(size, n + 5), None, zero, zero) for n, size in enumerate((100, 30, 90, 20))]
+    packed = pack_examples(examples, pad_id=0, max_length=512)
+    assert packed.rows.shape == (2, 128)
+    for example, begin in zip(examples, packed.begins.tolist(), strict=True):
+        assert packed.rows.input_ids.flatten()[begin : begin + len(example)].tolist() == example.input_ids.tolist()
+    assert int((packed.rows.segment_ids >= 0).sum()) == 240
+    assert pack_examples(examples, pad_id=0, max_length=100).rows.shape[1] == 100
+    long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
+    assert pack_examples([long], pad_id=0, max_length=512).rows.shape == (1, 160)
+    assert list(batches_by_length(examples, 60)) == [[3, 1], [2], [0]]
+
+
+def test_words_of_a_text() -> None:
+    assert words_of("Anna's dog, at 3.5!") == ("Anna", "'", "s", "dog", ",", "at", "3", ".", "5", "!")
+
+
+def test_folders_and_inputs_that_do_not_fit(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such folder; give the folder of a model"):
+        load_fine_tuned(tmp_path / "none")
+    for info, given, wanted in (
+        (INFOS[0], ("a", "b"), "a text"),
+        (INFOS[3], 3, "a text or a list of words"),
+        (INFOS[4], "a", r"\(question, text\)"),
+    ):
+        folder = save_encoder(make_model, tokenizer, tmp_path / info.kind, layout="bert")
+        save_task_model(with_task_head(make_model(layout="bert"), info, seed=0), info, folder)
+        model = load_fine_tuned(folder)
+        assert model.info == info
+        with pytest.raises(SettingsError, match=f"input 1 is {type(given).__name__}, but this model takes {wanted}"):
+            model.predict([given])
+
+
+def test_what_transformers_pipelines_say(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Its own tokenizer, its own model: the same classes with the same probabilities, also for pairs."""
+    transformers = pytest.importorskip("transformers")
+    from unmask.finetuning.saving import save_tokenizer
+
+    for layout, info in itertools.product(("bert", "modernbert", "roberta"), INFOS[:2]):
+        model = with_task_head(make_model(layout=layout), info, seed=0).eval()
+        folder = tmp_path / f"{layout}-{info.kind}"
+        save_task_model(model, info, folder)
+        save_tokenizer(tokenizer, folder, InputEncoder(tokenizer, model.config))
+        pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
+        theirs = pipeline([{"text": "The king.", "text_pair": "A ship."}] if info.paired else ["The king."])[0]
+        [ours] = load_fine_tuned(folder).predict([("The king.", "A ship.")] if info.paired else ["The king."])
+        assert {each["label"]: each["score"] for each in theirs} == pytest.approx(ours.probabilities, rel=1e-4)  # type: ignore[union-attr]

@@ -1,0 +1,82 @@
+"""From a pretrained model to one that does a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import JsonFlag, print_json
+
+Text = Annotated[
+    str | None, typer.Option(help="Column of the text; a number, counted from 0, where there are no names.")
+]
+Second = Annotated[str | None, typer.Option(help="Column of the other text of a pair.")]
+
+
+def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
+    model: Annotated[Path, typer.Argument(help="Folder of an encoder, such as RUN/model.")],
+    task: Annotated[str, typer.Option(help="classify, regress, pairs, tag or answer.")] = ...,  # type: ignore[assignment]
+    train: Annotated[Path, typer.Option(help="CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.")] = ...,  # type: ignore[assignment]
+    validation: Annotated[Path, typer.Option(help="The best model is told by it.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="Folder of the result.")] = ...,  # type: ignore[assignment]
+    test: Annotated[Path | None, typer.Option(help="The best model is measured on it besides.")] = None,
+    text: Text = None,
+    second: Second = None,
+    label: Annotated[str | None, typer.Option(help="Column of the class, the number or the tags.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs, each with the next seed. [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first run. [default: 0]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="finetune.KEY=VALUE", help="Change one setting; may be repeated."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the result in --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fine-tune a model for a task, with early stopping and several seeds.
+
+    Example: unmask finetune runs/mine/model --task classify --train train.csv --validation dev.csv --out runs/mood
+    """
+    from unmask.cli.finetune import run_finetune
+
+    options = {
+        "columns.text": text,
+        "columns.second": second,
+        "columns.label": label,
+        "seeds": seeds,
+        "seed": seed,
+    }
+    given = [f"finetune.{name}={value}" for name, value in options.items() if value is not None]
+    result = run_finetune(
+        model,
+        task=task,
+        train=train,
+        validation=validation,
+        out=out,
+        test=test,
+        settings=[*(settings or ()), *given],
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json(result)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a fine-tuned model.")],
+    file: Annotated[Path, typer.Argument(help="As for training, without labels; or lines of text.")],
+    out: Annotated[Path | None, typer.Option(help="JSONL or CSV file. [default: JSON lines on stdout]")] = None,
+    text: Text = None,
+    second: Second = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write what a fine-tuned model says of each line of a file, with probabilities.
+
+    Example: unmask predict runs/mood texts.csv --out predictions.csv
+    """
+    from unmask.cli.predict import run_predict
+
+    result = run_predict(model, file, out=out, text=text, second=second, overwrite=overwrite, lines=not as_json)
+    if as_json:
+        print_json(result)

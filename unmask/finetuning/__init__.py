@@ -1,0 +1,1 @@
+"""Fine-tuning: labelled files, the loop that pretraining uses, early stopping, several seeds, metrics, the report."""

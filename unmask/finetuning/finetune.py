@@ -1,0 +1,130 @@
+"""From labelled files to a fine-tuned model: the assembly, in the order in which data flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+from unmask.errors import SettingsError, UnmaskError
+from unmask.finetuning.folder import ResultFolder
+from unmask.finetuning.labels import check_unseen, task_info
+from unmask.finetuning.metrics import needs_packages
+from unmask.finetuning.reading import read_labelled
+from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
+from unmask.finetuning.runs import Files, Runs
+from unmask.finetuning.settings import FinetuneSettings
+from unmask.model.folder import load_model
+from unmask.model.task_folder import TaskInfo, TaskKind
+from unmask.recipe.overrides import apply_override, set_value
+from unmask.settings import validated
+from unmask.tasks.model import TaskModel, load_fine_tuned, model_folder
+from unmask.tokens.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """A finished fine-tuning.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """The best model."""
+        return load_fine_tuned(self.folder / "model")
+
+
+def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: str | Path,
+    *,
+    task: str,
+    train: str | Path,
+    validation: str | Path,
+    out: str | Path,
+    test: str | Path | None = None,
+    settings: Sequence[str] = (),
+    overwrite: bool = False,
+    reporter: FinetuneReporter | None = None,
+) -> FineTuned:
+    """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
+
+    Args:
+        model: Folder of an encoder of unmask's or transformers' in a layout of ours.
+        task: `classify`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
+        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
+        validation: What the best model is told by.
+        out: Folder of the result.
+        test: What the best model is measured on besides.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`.
+        overwrite: Replace the result in `out`.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: Whatever is wrong with files, settings or folders.
+    """
+    if task not in get_args(TaskKind):
+        raise SettingsError(f"unknown task {task!r}; known are {', '.join(get_args(TaskKind))}")
+    kind: TaskKind = task  # type: ignore[assignment]  # just compared
+    reporter = reporter or FinetuneLog()
+    chosen = _settings(settings)
+    needs_packages()
+    paths = {"train": Path(train), "validation": Path(validation), **({} if test is None else {"test": Path(test)})}
+    source = model_folder(model)
+    folder = ResultFolder(Path(out))
+    folder.check(overwrite=overwrite, inputs=[*paths.values(), source])
+    tokenizer = load_tokenizer(source)
+    network = load_model(source, mask_id=tokenizer.special.mask)
+    files, info = _read(kind, paths, chosen, reporter)
+    runs = Runs(network, tokenizer, files, info, chosen, reporter)
+    folder.begin(
+        {
+            "model": str(source),
+            "task": kind,
+            **{name: str(path) for name, path in paths.items()},
+            "finetune": chosen.model_dump(),
+        }
+    )
+    try:
+        return FineTuned(folder.root, runs.run(folder))
+    except UnmaskError:
+        folder.discard()
+        raise
+
+
+def _settings(overrides: Sequence[str]) -> FinetuneSettings:
+    values: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(values, override)
+    if strangers := sorted(set(values) - {"finetune"}):
+        raise SettingsError(
+            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"
+        )
+    for name, value in values.get("finetune", {}).get("columns", {}).items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
+    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
+
+
+def _read(
+    kind: TaskKind, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
+) -> tuple[Files, TaskInfo]:
+    train = read_labelled(paths["train"], kind, settings.columns)
+    if train.columns is not None:
+        found = {name: column for name, column in vars(train.columns).items() if column is not None}
+        reporter.note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
+    info = task_info(train, kind, settings)
+    others = {}
+    for name in ("validation", "test"):
+        if name in paths:
+            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            if remark := check_unseen(others[name], info, train.path):
+                reporter.note(remark)
+    return Files(train, others["validation"], others.get("test")), info

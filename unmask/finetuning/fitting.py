@@ -1,0 +1,218 @@
+"""One run of fine-tuning, from one seed: the training loop, evaluations, early stopping, the best weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from unmask.finetuning.metrics import LOWER_IS_BETTER, Metrics, measure
+from unmask.finetuning.objectives import objective_of
+from unmask.finetuning.settings import FinetuneSettings
+from unmask.finetuning.stream import ExampleStream
+from unmask.model.encoder import MaskedLM
+from unmask.model.task_folder import TaskInfo
+from unmask.tasks.examples import ROW, Example
+from unmask.tasks.network import outputs_of
+from unmask.tasks.predictions import Prediction
+from unmask.tasks.records import Record
+from unmask.tasks.task import Task
+from unmask.training.hardware import choose_dtype
+from unmask.training.loop import StepReport, train
+from unmask.training.optimizer import Optimizer
+from unmask.training.schedule import Linear
+from unmask.training.settings import AdamWSettings, TrainingSettings
+from unmask.training.state import TrainState
+
+
+@dataclass(frozen=True)
+class HeldOutData:
+    """Records that a model is measured on, as inputs."""
+
+    records: Sequence[Record]
+    examples: Sequence[Example]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation within a run.
+
+    Attributes:
+        step: Steps before it.
+        epoch: Epochs before it, in fractions.
+        loss: Mean loss of the steps since the evaluation before.
+        metrics: By name.
+    """
+
+    step: int
+    epoch: float
+    loss: float
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished run; its model holds the best weights.
+
+    Attributes:
+        model: In evaluation mode.
+        seed: Of the run.
+        history: All evaluations.
+        best: The evaluation whose weights these are.
+        seconds: Of training, evaluations included.
+        stopped_early: Whether the metric had not risen for too long.
+    """
+
+    model: MaskedLM
+    seed: int
+    history: tuple[Evaluated, ...]
+    best: Evaluated
+    seconds: float
+    stopped_early: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every run of a fine-tuning shares.
+
+    Attributes:
+        info: What the model will do.
+        task: While it learns.
+        settings: As given.
+        metric: What the best model is told by.
+        weights: Of the losses by class; None: all 1.
+        train: Inputs to learn from.
+        validation: What it is measured on.
+    """
+
+    info: TaskInfo
+    task: Task
+    settings: FinetuneSettings
+    metric: str
+    weights: Sequence[float] | None
+    train: Sequence[Example]
+    validation: HeldOutData
+
+
+def fit(
+    model: MaskedLM,
+    plan: Plan,
+    *,
+    seed: int,
+    on_step: Callable[[StepReport], None],
+    on_evaluation: Callable[[Evaluated], None],
+) -> Fitted:
+    """Trains a model, with a head drawn anew, until the metric has not risen for a while or the epochs are over.
+
+    Args:
+        model: On its device; changed in place.
+        plan: Data and settings.
+        seed: Of order and dropout.
+        on_step, on_evaluation: Told of the progress.
+
+    Raises:
+        DivergedError, MemoryFullError: As `train`.
+    """
+    settings = plan.settings
+    config = model.config
+    stream = ExampleStream(
+        plan.train,
+        batch_size=settings.batch_size,
+        pad_id=config.pad_id,
+        max_length=config.max_position_embeddings,
+        seed=seed,
+    )
+    training = _training_settings(plan, config.hidden_size, stream.batches, seed)
+    dtype = choose_dtype(settings.precision, model.encoder.tokens.device)
+    model.encoder.compute_dtype = dtype
+    factor_of = layer_factors(config.num_layers, settings.layer_decay)
+    state = TrainState(model, Optimizer(model, training, dtype=dtype, factor_of=factor_of))
+    every = max(1, stream.batches // settings.evaluations_per_epoch)
+    history: list[Evaluated] = []
+    best: tuple[Evaluated, dict[str, Tensor]] | None = None
+    losses: list[float] = []
+    waited = 0
+    for report in train(state, stream, None, training, leading=objective_of(plan.info.kind, plan.weights)):
+        losses.append(report.loss)
+        on_step(report)
+        in_epoch = report.step % stream.batches
+        if in_epoch and (in_epoch % every or stream.batches - in_epoch < every):
+            continue
+        evaluated = Evaluated(
+            step=report.step,
+            epoch=report.step / stream.batches,
+            loss=math.fsum(losses) / len(losses),
+            metrics=evaluate(model, plan.info, plan.task, plan.validation)[0],
+        )
+        model.train()
+        losses.clear()
+        history.append(evaluated)
+        on_evaluation(evaluated)
+        waited += 1
+        if best is None or rank(evaluated.metrics, plan.metric) > rank(best[0].metrics, plan.metric):
+            best, waited = (evaluated, {name: t.detach().clone() for name, t in model.state_dict().items()}), 0
+        if settings.patience is not None and waited >= settings.patience:
+            break
+    assert best is not None, "the last step of an epoch is evaluated"
+    model.load_state_dict(best[1])
+    return Fitted(
+        model.eval(), seed, tuple(history), best[0], state.seconds, stopped_early=state.step < (training.steps or 0)
+    )
+
+
+def evaluate(model: MaskedLM, info: TaskInfo, task: Task, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
+    """Predicts and measures, in the type that the model computes in.
+
+    Args:
+        model: With the task's head; in evaluation mode afterwards.
+        info: What it does.
+        task: The task.
+        data: What it is measured on.
+    """
+    outputs = outputs_of(model.eval(), task, data.examples)
+    predictions = task.decode(data.records, data.examples, outputs)
+    return measure(info, data.records, predictions), predictions
+
+
+def rank(metrics: Metrics, name: str) -> float:
+    """A metric as a number that is higher the better; one that is not defined is the worst."""
+    value = metrics[name]
+    return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
+
+
+def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
+    """The share of the learning rate that a parameter takes.
+
+    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what stands
+    behind the last layer goes with it.
+
+    Source: Clark et al. 2020 (ELECTRA), appendix B.
+    """
+
+    def factor(name: str) -> float:
+        if not name.startswith("encoder."):
+            return 1.0
+        if name.startswith("encoder.final_norm."):
+            return decay
+        below = num_layers - int(name.split(".")[2]) if name.startswith("encoder.blocks.") else num_layers + 1
+        return decay**below
+
+    return factor
+
+
+def _training_settings(plan: Plan, hidden_size: int, batches: int, seed: int) -> TrainingSettings:
+    settings = plan.settings
+    return TrainingSettings(
+        steps=settings.epochs * batches,
+        sequence_length=ROW,
+        batch_tokens=ROW,  # the stream makes batches by examples
+        learning_rate=settings.learning_rate_for(hidden_size),
+        schedule=Linear(kind="linear", warmup=settings.warmup),
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-6),
+        precision=settings.precision,
+        seed=seed,
+    )

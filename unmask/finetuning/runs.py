@@ -1,0 +1,216 @@
+"""All runs of a fine-tuning: a seed after another, the best model, and what is written of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from unmask.files import write_atomically
+from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
+from unmask.finetuning.folder import ResultFolder
+from unmask.finetuning.labels import class_weights, mean_and_deviation
+from unmask.finetuning.metrics import Metrics, right_and_predicted, selecting_metric
+from unmask.finetuning.reading import Labelled
+from unmask.finetuning.reporter import FinetuneReporter
+from unmask.finetuning.saving import save_tokenizer, unscale
+from unmask.finetuning.settings import FinetuneSettings
+from unmask.model.encoder import MaskedLM
+from unmask.model.initialise import initialise
+from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
+from unmask.report.finetune_page import write_finetune_report
+from unmask.tasks.encoding import InputEncoder
+from unmask.tasks.examples import Encoded
+from unmask.tasks.predictions import Prediction
+from unmask.tasks.task import Task, task_of
+from unmask.tasks.text import NumberTask
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.training.hardware import choose_device
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that were given, read."""
+
+    train: Labelled
+    validation: Labelled
+    test: Labelled | None
+
+
+class Runs:
+    """All runs of a fine-tuning.
+
+    Args:
+        network: The pretrained model; it stays as it is.
+        tokenizer: Its tokenizer.
+        files: What is learned from and measured on.
+        info: What the model will do.
+        settings: As given.
+        reporter: Told of the progress.
+
+    Raises:
+        UnmaskError: Texts do not fit the model, or settings not the task.
+    """
+
+    def __init__(
+        self,
+        network: MaskedLM,
+        tokenizer: Tokenizer,
+        files: Files,
+        info: TaskInfo,
+        settings: FinetuneSettings,
+        reporter: FinetuneReporter,
+    ) -> None:
+        self.network, self.tokenizer, self.info, self.files = network, tokenizer, info, files
+        self.settings, self.reporter = settings, reporter
+        self.encoder = InputEncoder(tokenizer, network.config, max_length=settings.max_length)
+        self.ledger: dict[str, dict[str, int]] = {}
+        self.task = task_of(info, stride=settings.stride, longest_answer=settings.longest_answer)
+        learning: Task = self.task
+        if isinstance(learning, NumberTask):
+            mean, deviation = mean_and_deviation(files.train)
+            learning = replace(learning, mean=mean, deviation=deviation)
+        self.plan = Plan(
+            info=info,
+            task=learning,
+            settings=settings,
+            metric=selecting_metric(info, settings.metric),
+            weights=class_weights(files.train, info, settings.class_weights),
+            train=self._encoded("train", files.train, learning, with_targets=True).examples,
+            validation=self._held_out("validation", files.validation),
+        )
+        self.test = None if files.test is None else self._held_out("test", files.test)
+
+    def run(self, folder: ResultFolder) -> dict[str, Any]:
+        """Trains from every seed, saves the best model, and writes what came of it."""
+        self._announce()
+        best: Fitted | None = None
+        runs: list[dict[str, Any]] = []
+        metrics: list[dict[str, Any]] = []
+        for number in range(self.settings.seeds):
+            seed = self.settings.seed + number
+            self.reporter.begin(seed, number + 1, self.settings.seeds)
+            fitted = self._fit(seed)
+            metrics += [{"seed": seed, **vars(evaluated)} for evaluated in fitted.history]
+            runs.append(self._figures(fitted))
+            if best is None or rank(runs[-1]["metrics"], self.plan.metric) > rank(
+                runs[best.seed - self.settings.seed]["metrics"], self.plan.metric
+            ):
+                best = fitted
+        assert best is not None, "there is a seed at least"
+        write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in metrics))
+        save_task_model(best.model, self.info, folder.model)
+        save_tokenizer(self.tokenizer, folder.model, self.encoder)
+        return self._finish(folder, best, runs, metrics)
+
+    def _fit(self, seed: int) -> Fitted:
+        model = with_task_head(self.network, self.info, seed=seed, dropout=self.settings.dropout)
+        if self.settings.initial_weights == "random":
+            initialise(model, seed=seed)
+        fitted = fit(
+            model.to(choose_device()),
+            self.plan,
+            seed=seed,
+            on_step=self.reporter.step,
+            on_evaluation=self.reporter.evaluation,
+        )
+        if isinstance(self.plan.task, NumberTask):
+            unscale(fitted.model, mean=self.plan.task.mean, deviation=self.plan.task.deviation)
+        fitted.model.encoder.compute_dtype = torch.float32  # what is reported is what the saved model does elsewhere
+        return fitted
+
+    def _figures(self, fitted: Fitted) -> dict[str, Any]:
+        """Of a run, measured once more with the weights that are saved."""
+        figures: dict[str, Any] = {
+            "seed": fitted.seed,
+            "metrics": self._measure(fitted, self.plan.validation)[0],
+            "epochs": fitted.history[-1].epoch,
+            "best_epoch": fitted.best.epoch,
+            "steps": fitted.history[-1].step,
+            "seconds": fitted.seconds,
+            "stopped_early": fitted.stopped_early,
+        }
+        if self.test is not None:
+            figures["test_metrics"] = self._measure(fitted, self.test)[0]
+        return figures
+
+    def _measure(self, fitted: Fitted, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
+        return evaluate(fitted.model, self.info, self.task, data)
+
+    def _finish(
+        self, folder: ResultFolder, best: Fitted, runs: list[dict[str, Any]], metrics: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        own = next(run for run in runs if run["seed"] == best.seed)
+        summary: dict[str, Any] = {
+            "model": str(folder.model),
+            "task": self.info.kind,
+            "metric": self.plan.metric,
+            "metrics": own["metrics"],
+            "best_seed": best.seed,
+            "seeds": runs,
+            **_spread("metrics", runs),
+            "labels": list(self.info.names),
+            "examples": self.ledger,
+            "learning_rate": self.settings.learning_rate_for(self.network.config.hidden_size),
+            "num_parameters": sum(p.numel() for p in best.model.encoder.parameters()),
+        }
+        if self.test is not None:
+            summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
+        _, predictions = self._measure(best, self.plan.validation)
+        write_finetune_report(
+            folder.report,
+            summary=summary,
+            settings=self.settings.model_dump(),
+            history=metrics,
+            classes=right_and_predicted(self.plan.validation.records, predictions),
+            files={name: file.path.name for name, file in vars(self.files).items() if file is not None},
+        )
+        write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        return summary
+
+    def _held_out(self, name: str, file: Labelled) -> HeldOutData:
+        return HeldOutData(file.records, self._encoded(name, file, self.task, with_targets=False).examples)
+
+    def _encoded(self, name: str, file: Labelled, task: Task, *, with_targets: bool) -> Encoded:
+        encoded = task.encode(file.records, self.encoder, with_targets=with_targets)
+        self.ledger[name] = {
+            "records": len(file.records),
+            "inputs": len(encoded.examples),
+            "truncated": encoded.truncated,
+            "split": encoded.split,
+        }
+        longest = self.encoder.max_length
+        if encoded.truncated:
+            self.reporter.note(
+                f"{file.path}: {encoded.truncated:,} of {len(file.records):,} texts are longer than {longest} tokens; "
+                "their ends are not seen"
+            )
+        if encoded.split:
+            self.reporter.note(
+                f"{file.path}: {encoded.split:,} of {len(file.records):,} texts are longer than {longest} tokens; they "
+                f"are seen in several parts, {len(encoded.examples):,} in all"
+            )
+        return encoded
+
+    def _announce(self) -> None:
+        info, records = self.info, self.ledger["train"]["records"]
+        what = f", {len(info.names)} labels" if info.names and info.kind != "regress" else ""
+        rate = self.settings.learning_rate_for(self.network.config.hidden_size)
+        self.reporter.note(f"{info.kind}: {records:,} training examples{what}; learning rate {rate:.2g}")
+
+
+def _spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:
+    """Mean and deviation of the sample over the runs; None where a run has no value, or there is one run only."""
+    means: Metrics = {}
+    deviations: Metrics = {}
+    for name in runs[0][key]:
+        values = [run[key][name] for run in runs]
+        known = [value for value in values if value is not None]
+        whole = len(known) == len(values)
+        means[name] = statistics.fmean(known) if whole else None
+        deviations[name] = statistics.stdev(known) if whole and len(known) > 1 else None
+    return {f"{prefix}mean": means, f"{prefix}deviation": deviations}

@@ -1,0 +1,212 @@
+"""Folders of fine-tuned models: a transformers folder with the head of a task and its labels.
+
+    classify, pairs, regress    ...ForSequenceClassification
+    tag                         ...ForTokenClassification
+    answer                      ...ForQuestionAnswering
+
+What transformers' config.json has no word for stands under a key of its own, which transformers passes over.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from unmask.errors import ModelError
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS, label_content, load_model, read_config_file, read_weights
+from unmask.model.initialise import draw_matrix
+from unmask.model.parts import Linear
+
+TaskKind = Literal["classify", "pairs", "regress", "tag", "answer"]
+KEY = "unmask_task"
+_ARCHITECTURES: dict[TaskKind, str] = {
+    "classify": "SequenceClassification",
+    "pairs": "SequenceClassification",
+    "regress": "SequenceClassification",
+    "tag": "TokenClassification",
+    "answer": "QuestionAnswering",
+}
+_HEADS = ("label_head.", "tag_head.", "answer_head.")
+_POOLER = "bert.pooler.dense."
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a fine-tuned model does.
+
+    Attributes:
+        kind: Of the task.
+        names: Classes or tags in the order of their numbers; for a regression the number's name; empty for answers.
+        paired: Whether it is given two texts.
+        may_be_missing: Whether it may find that a text has no answer.
+        max_length: Longest input in tokens, special tokens included; None: the model's.
+    """
+
+    kind: TaskKind
+    names: tuple[str, ...] = ()
+    paired: bool = False
+    may_be_missing: bool = False
+    max_length: int | None = None
+
+
+def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None) -> MaskedLM:
+    """A model with the same weights and a new head.
+
+    The layer before BERT's classifier is the pooler of the folder, where it has one.
+
+    Args:
+        model: A masked language model.
+        info: What the head is for.
+        seed: Of the head's weights.
+        dropout: Replaces the model's own.
+    """
+    config = model.config if dropout is None else model.config.model_copy(update={"dropout": dropout})
+    new = _with_head(config, info)
+    known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEADS)}
+    new.load_state_dict(known, strict=False)
+    generator = torch.Generator().manual_seed(seed)
+    for name, module in new.named_modules():
+        if f"{name}.".startswith(_HEADS) and isinstance(module, Linear):
+            draw_matrix(module.weight, config.initializer_range, generator)
+    dense = None if new.label_head is None else new.label_head.dense
+    if dense is not None and f"{_POOLER}weight" in model.kept_weights:
+        dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
+    return new
+
+
+def save_task_model(model: MaskedLM, info: TaskInfo, folder: Path) -> None:
+    """Writes a model that transformers' class for the task loads, with the same logits.
+
+    The rest of the masked-language-model head is left out: the encoder beneath it has changed.
+
+    Args:
+        model: With the task's head.
+        info: What it does.
+        folder: Made where missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    layout = LAYOUTS[model.config.layout]
+    wanted = _names_of(model)
+    ours = {name: p.detach().to("cpu", torch.float32) for name, p in model.named_parameters() if name in wanted}
+    content = layout.write_config(model.config)
+    stem = content["architectures"][0].removesuffix("ForMaskedLM")
+    content["architectures"] = [f"{stem}For{_ARCHITECTURES[info.kind]}"]
+    if info.names:
+        content |= label_content(info.names)
+    if info.kind in ("classify", "pairs", "regress"):
+        content |= dict(layout.label_config)
+        content["problem_type"] = "regression" if info.kind == "regress" else "single_label_classification"
+    content[KEY] = {
+        "kind": info.kind,
+        "paired": info.paired,
+        "may_be_missing": info.may_be_missing,
+        "max_length": info.max_length,
+    }
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    save_file(layout.names.to_transformers(ours), folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+
+
+def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
+    """Loads a fine-tuned model that unmask or transformers wrote.
+
+    Args:
+        folder: With config.json and model.safetensors.
+        mask_id: The tokenizer's.
+
+    Raises:
+        ModelError: A file is missing or damaged, the layout is not supported, or the model is not fine-tuned for a
+            task, or has another head than unmask's.
+    """
+    content, layout = read_config_file(folder)
+    info = _read_info(content, folder)
+    if info.kind in ("classify", "pairs", "regress"):
+        for key, value in layout.label_config.items():
+            if content.get(key, "cls") != value:
+                raise ModelError(f"{folder / CONFIG}: {key} = {content[key]!r} is not supported, only {value!r}")
+    model = _with_head(layout.read_config(content, mask_id=mask_id), info)
+    wanted = _names_of(model)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in wanted}
+    weights = layout.names.canonical(read_weights(folder))
+    found = layout.names.from_transformers(weights, shapes, where=str(folder / WEIGHTS))
+    model.load_state_dict(found, strict=False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name not in wanted:
+                parameter.zero_()  # of a head that is not there, and not used
+    return model.eval(), info
+
+
+def load_for_task(folder: Path, info: TaskInfo, *, mask_id: int, seed: int, dropout: float | None) -> MaskedLM:
+    """An encoder from a folder with a new head; arguments as for `load_model` and `with_task_head`.
+
+    Raises:
+        ModelError: As `load_model`.
+    """
+    return with_task_head(load_model(folder, mask_id=mask_id), info, seed=seed, dropout=dropout)
+
+
+def _with_head(config: EncoderConfig, info: TaskInfo) -> MaskedLM:
+    return MaskedLM(
+        config,
+        label_names=info.names if info.kind in ("classify", "pairs", "regress") else None,
+        num_tags=len(info.names) if info.kind == "tag" else None,
+        answers=info.kind == "answer",
+    )
+
+
+def _names_of(model: MaskedLM) -> set[str]:
+    """The parameters that the task's model has in transformers."""
+    shared = LAYOUTS[model.config.layout].names.shared
+    return {name for name, _ in model.named_parameters() if name.startswith(("encoder.", *_HEADS)) or name in shared}
+
+
+def _read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
+    architecture = next(iter(content.get("architectures") or []), "")
+    own = content.get(KEY)
+    names = _names(content, folder)
+    if isinstance(own, dict):
+        kind: TaskKind = own["kind"]
+    elif architecture.endswith("ForTokenClassification"):
+        kind = "tag"
+    elif architecture.endswith("ForQuestionAnswering"):
+        kind, names = "answer", ()
+    elif architecture.endswith("ForSequenceClassification"):
+        kind = "regress" if content.get("problem_type") == "regression" or len(names) == 1 else "classify"
+    else:
+        raise ModelError(
+            f"{folder}: this model is not fine-tuned for a task (it is {architecture or 'a bare encoder'}); fine-tune "
+            "it with unmask finetune, and give the folder that is written there"
+        )
+    own = own if isinstance(own, dict) else {}
+    return TaskInfo(
+        kind,
+        names,
+        paired=bool(own.get("paired", False)),
+        may_be_missing=bool(own.get("may_be_missing", False)),
+        max_length=own.get("max_length"),
+    )
+
+
+def _names(content: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    names = content.get("id2label")
+    if names is None:
+        return () if (content.get(KEY) or {}).get("kind") == "answer" else ("LABEL_0", "LABEL_1")  # transformers' own
+    try:
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+    except (AttributeError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
+
+
+def label_numbers(names: Sequence[str]) -> dict[str, int]:
+    """Numbers of labels by their names."""
+    return {name: number for number, name in enumerate(names)}

@@ -1,0 +1,139 @@
+"""Answers as stretches of a text: where they begin and where they end.
+
+A text that is too long is seen in windows that overlap. In a window that does not hold the answer, the right answer is
+its first token, `[CLS]`; the same stands for questions without an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.model.encoder import MaskedLM
+from unmask.tasks.encoding import InputEncoder, ids_of
+from unmask.tasks.examples import Encoded, Example
+from unmask.tasks.predictions import AnswerPrediction, Prediction
+from unmask.tasks.records import QuestionRecord
+
+BEGIN, END = "begin", "end"
+
+
+class _Span(NamedTuple):
+    score: float
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class AnswerTask:
+    """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3.
+
+    Attributes:
+        may_be_missing: Whether no answer is one of the answers.
+        stride: Tokens that neighbouring windows share.
+        longest: Tokens of an answer at most.
+    """
+
+    may_be_missing: bool
+    stride: int
+    longest: int
+
+    def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
+        """See `unmask.tasks.task.Task`."""
+        windows = encoder.questions(records, stride=self.stride)
+        examples = [
+            _example(number, record, encoding, encoder.type_ids(encoding), with_targets=with_targets)
+            for number, (record, found) in enumerate(zip(records, windows, strict=True))
+            for encoding in found
+        ]
+        return Encoded(examples, split=sum(len(found) > 1 for found in windows))
+
+    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+        """See `unmask.tasks.task.Task`."""
+        return model.find_answers(hidden_ND)
+
+    def decode(
+        self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[Prediction]:
+        """See `unmask.tasks.task.Task`.
+
+        The likeliest stretch of all windows is the answer; that of no answer is the least that any window says, since
+        a window without the answer must say it.
+        """
+        windows: list[list[tuple[Example, NDArray[np.float32]]]] = [[] for _ in records]
+        for example, output in zip(examples, outputs, strict=True):
+            windows[example.record].append((example, output))
+        return [self._answer(record, found) for record, found in zip(records, windows, strict=True)]
+
+    def _answer(
+        self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float32]]]
+    ) -> AnswerPrediction:
+        best, sums, nothing = _Span(-np.inf, 0, 0), [], np.inf
+        for example, output in windows:
+            span, total = self._best_span(example, output.astype(np.float64))
+            best = max(best, span)
+            sums.append(total)
+            nothing = min(nothing, float(output[0].sum()))
+        if self.may_be_missing:
+            sums.append(nothing)
+        everything = float(np.logaddexp.reduce(sums))
+        if self.may_be_missing and nothing > best.score:
+            return AnswerPrediction(record.id, "", None, float(np.exp(nothing - everything)))
+        text = record.context[best.begin : best.end]
+        return AnswerPrediction(record.id, text, best.begin, float(np.exp(best.score - everything)))
+
+    def _best_span(self, example: Example, output: NDArray[np.float64]) -> tuple[_Span, float]:
+        """The best stretch of a window, and the logarithm of the sum of all their exponentials."""
+        begins, ends = output[1:, 0], output[1:, 1]  # behind that of [CLS]
+        scores = begins[:, None] + ends[None, :]
+        place = np.arange(len(begins))
+        reach = place[None, :] - place[:, None]
+        scores[(reach < 0) | (reach >= self.longest)] = -np.inf
+        first, last = divmod(int(scores.argmax()), len(begins))
+        items = example.items[1:]
+        span = _Span(float(scores[first, last]), int(items[first, 0]), int(items[last, 1]))
+        return span, float(np.logaddexp.reduce(scores, axis=None))
+
+
+def _example(
+    number: int,
+    record: QuestionRecord,
+    encoding: tokenizers.Encoding,
+    type_ids: NDArray[np.int64] | None,
+    *,
+    with_targets: bool,
+) -> Example:
+    of_context = np.array([sequence == 1 for sequence in encoding.sequence_ids])
+    offsets = np.array(encoding.offsets, dtype=np.int64)
+    places = np.flatnonzero(of_context & (offsets[:, 1] > offsets[:, 0]))
+    items = np.concatenate([[[-1, -1]], offsets[places]])
+    targets = {}
+    if with_targets:
+        begin, end = _target(record, items[1:])
+        places_with_cls = np.concatenate([[0], places])
+        targets = {BEGIN: places_with_cls[[begin + 1]], END: places_with_cls[[end + 1]]}
+    return Example(
+        record=number,
+        input_ids=ids_of(encoding),
+        type_ids=type_ids,
+        places=np.concatenate([[0], places]),
+        items=items,
+        targets=targets,
+    )
+
+
+def _target(record: QuestionRecord, offsets: NDArray[np.int64]) -> tuple[int, int]:
+    """First and last token of the first answer, as indices into the offsets; -1 where the window does not hold it."""
+    if not record.answers:
+        return -1, -1
+    answer = record.answers[0]
+    end = answer.begin + len(answer.text)
+    inside = np.flatnonzero((offsets[:, 1] > answer.begin) & (offsets[:, 0] < end))
+    whole = len(inside) and offsets[inside[0], 0] <= answer.begin and offsets[inside[-1], 1] >= end
+    return (int(inside[0]), int(inside[-1])) if whole else (-1, -1)

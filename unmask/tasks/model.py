@@ -1,0 +1,112 @@
+"""A fine-tuned model, as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, SettingsError
+from unmask.model.encoder import MaskedLM
+from unmask.model.task_folder import TaskInfo, load_task_model
+from unmask.tasks.encoding import InputEncoder, words_of
+from unmask.tasks.network import outputs_of
+from unmask.tasks.predictions import Prediction
+from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
+from unmask.tasks.task import Task, task_of
+from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions, one a record, and how many records were cut (their ends not seen) or shared out (nothing lost)."""
+
+    predictions: list[Prediction]
+    truncated: int
+    split: int
+
+
+class TaskModel:
+    """A fine-tuned encoder with its tokenizer.
+
+    Attributes:
+        folder: Where it was loaded from.
+        network: The encoder with the head of its task, in evaluation mode.
+        tokenizer: Its tokenizer.
+        info: What it does.
+    """
+
+    def __init__(self, folder: Path, network: MaskedLM, tokenizer: Tokenizer, info: TaskInfo) -> None:
+        self.folder = folder
+        self.network = network.eval()
+        self.tokenizer = tokenizer
+        self.info = info
+        self.task: Task = task_of(info)
+        self._encoder = InputEncoder(tokenizer, network.config, max_length=info.max_length)
+
+    def predict(self, inputs: Sequence[Any]) -> list[Prediction]:
+        """Predicts.
+
+        Args:
+            inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
+                answers (question, text).
+
+        Raises:
+            SettingsError: An input is none of these.
+        """
+        return self.predict_records([self._record(number, given) for number, given in enumerate(inputs, 1)]).predictions
+
+    def predict_records(self, records: Sequence[Record]) -> Predicted:
+        """Predicts for records of the task's kind."""
+        encoded = self.task.encode(records, self._encoder, with_targets=False)
+        outputs = outputs_of(self.network, self.task, encoded.examples)
+        predictions = self.task.decode(records, encoded.examples, outputs)
+        return Predicted(predictions, encoded.truncated, encoded.split)
+
+    def _record(self, number: int, given: Any) -> Record:
+        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
+        if self.info.kind == "answer" and is_pair:
+            return QuestionRecord(number, str(number), *given)
+        if self.info.kind == "tag" and isinstance(given, str):
+            return WordsRecord(number, words_of(given))
+        if self.info.kind == "tag" and isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
+            return WordsRecord(number, tuple(given))
+        if self.info.kind in ("classify", "regress", "pairs"):
+            if self.info.paired and is_pair:
+                return TextRecord(number, *given)
+            if not self.info.paired and isinstance(given, str):
+                return TextRecord(number, given)
+        wanted = {"answer": "(question, text)", "tag": "a text or a list of words"}
+        what = wanted.get(self.info.kind, "(text, text)" if self.info.paired else "a text")
+        raise SettingsError(f"input {number} is {type(given).__name__}, but this model takes {what}")
+
+
+def load_fine_tuned(folder: str | Path) -> TaskModel:
+    """Loads a fine-tuned model of unmask's or transformers'.
+
+    Args:
+        folder: With config.json, model.safetensors and tokenizer.json, or that of `unmask finetune`.
+
+    Raises:
+        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    path = model_folder(folder)
+    tokenizer = load_tokenizer(path)
+    network, info = load_task_model(path, mask_id=tokenizer.special.mask)
+    return TaskModel(path, network, tokenizer, info)
+
+
+def model_folder(folder: str | Path) -> Path:
+    """The folder of a model, or that within a run's.
+
+    Raises:
+        ModelError: There is none.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such folder; give the folder of a model, such as RUN/model")
+    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
+        return path / "model"
+    return path

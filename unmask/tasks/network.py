@@ -1,0 +1,53 @@
+"""Examples through the network.
+
+Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places, C = outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.model.encoder import MaskedLM
+from unmask.tasks.examples import Example, batches_by_length, pack_examples
+from unmask.tasks.task import Task
+
+BATCH_TOKENS = 8192
+
+
+@torch.no_grad()
+def outputs_of(model: MaskedLM, task: Task, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
+    """What the network says at the places of each example.
+
+    Args:
+        model: In evaluation mode, with the task's head.
+        task: The task.
+        examples: Inputs.
+
+    Returns:
+        For each example [N, C].
+    """
+    assert not model.training
+    device = model.encoder.tokens.device
+    outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
+    asked = [number for number, example in enumerate(examples) if len(example.places)]
+    for places_of_asked in batches_by_length([examples[number] for number in asked], BATCH_TOKENS):
+        numbers = [asked[place] for place in places_of_asked]
+        batch = [examples[number] for number in numbers]
+        packed = pack_examples(batch, pad_id=model.config.pad_id, max_length=model.config.max_position_embeddings)
+        rows = packed.rows.to(device)
+        hidden_TD = model.encoder(
+            rows.input_ids,
+            segment_ids_BS=rows.segment_ids,
+            position_ids_BS=rows.position_ids,
+            token_type_ids_BS=rows.token_type_ids,
+        ).flatten(0, 1)
+        places = np.concatenate([begin + e.places for begin, e in zip(packed.begins, batch, strict=True)])
+        logits_NC = task.logits(model, hidden_TD.index_select(0, torch.from_numpy(places).to(device)))
+        cuts = np.cumsum([len(example.places) for example in batch])[:-1]
+        for number, output in zip(numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
+            outputs[number] = output
+    return outputs

@@ -1,0 +1,53 @@
+"""What a task is, as far as a trained model is concerned: records to inputs, and outputs to predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.model.encoder import MaskedLM
+from unmask.model.task_folder import TaskInfo
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.encoding import InputEncoder
+from unmask.tasks.examples import Encoded, Example
+from unmask.tasks.predictions import Prediction
+from unmask.tasks.tag import TagTask
+from unmask.tasks.text import ClassTask, NumberTask
+
+
+class Task(Protocol):
+    """Of records to predictions. One object a fine-tuned model."""
+
+    def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
+        """Inputs of the network, with what is right in them where that is asked for and known."""
+
+    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+        """Outputs [N, C] of the hidden states [N, D] at the places of examples."""
+
+    def decode(
+        self, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[Prediction]:
+        """A prediction a record; `outputs` holds for each example its [N, C]."""
+
+
+def task_of(info: TaskInfo, *, stride: int = 64, longest_answer: int = 30) -> Task:
+    """The task of a model.
+
+    Args:
+        info: What the model does.
+        stride: Tokens that windows of a text share, for answers.
+        longest_answer: Tokens of an answer.
+    """
+    match info.kind:
+        case "classify" | "pairs":
+            return ClassTask(info.names, info.paired)
+        case "regress":
+            return NumberTask(info.paired)
+        case "tag":
+            return TagTask(info.names)
+        case "answer":
+            return AnswerTask(info.may_be_missing, stride, longest_answer)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tokenizers
@@ -107,8 +110,6 @@ def test_a_word_within_another_new_word_stays_away_from_it(family: str) -> None:
 
 def test_unigram_pieces_stand_for_their_parts_only() -> None:
     """The least score stays, from which the library works out what unknown letters cost."""
-    import json
-
     old = trained("unigram")
     before = dict(json.loads(old.backend.to_str())["model"]["vocab"])
     after = dict(json.loads(extended("unigram", most=30).tokenizer.backend.to_str())["model"]["vocab"])
@@ -150,15 +151,12 @@ def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("family", WITH_WORDS)
-def test_it_is_the_same_when_saved_and_in_transformers(family: str, tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_it_is_the_same_when_saved_and_in_transformers(family: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    folder = Path(str(tmp_path))
     new = extended(family).tokenizer
-    new.save(folder, max_length=64)
-    assert load_tokenizer(folder).fingerprint == new.fingerprint
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    new.save(tmp_path, max_length=64)
+    assert load_tokenizer(tmp_path).fingerprint == new.fingerprint
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in SENTENCES[-3:-1]:
         assert theirs(text, add_special_tokens=False)["input_ids"] == new.encode_corpus([text])[0].input_ids.tolist()
 

@@ -18,6 +18,7 @@ from unmask.errors import ModelError
 from unmask.exporting import transformers_side
 from unmask.exporting import verify as verify_module
 from unmask.exporting.check import compare
+from unmask.exporting.probes import make_probe
 from unmask.exporting.tokenizer_checks import probe_texts
 from unmask.model.checksums import CHECKSUMS
 from unmask.model.encoder import Encoder, MaskedLM
@@ -306,3 +307,19 @@ def test_compare_by_hand() -> None:
     assert compare(a, b, "x", tolerance=0.25).passed
     assert compare(a, a[:1], "x").detail == "x: of shapes (2,) and (1,)"
     assert not compare(a, torch.tensor([1.0, float("nan")]), "x", tolerance=float("inf")).passed
+
+
+def test_the_probe_by_hand(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    probe = make_probe(make_model(max_position_embeddings=12).config, tokenizer)
+    assert [len(ids) for ids in probe.texts] == [6, 4, 2]
+    everything = torch.cat(probe.texts)
+    assert (everything == 4).nonzero()[:, 0].tolist() == [3, 9]
+    packed = probe.packed
+    assert packed["input_ids_BS"].tolist() == [everything.tolist()]
+    assert packed["segment_ids_BS"].tolist() == [[0] * 6 + [1] * 4 + [2] * 2]
+    assert packed["position_ids_BS"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1]]
+    rows = probe.padded(0)
+    assert rows["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]
+    assert rows["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
+    assert rows["input_ids"][1].tolist() == [*probe.texts[1].tolist(), 0, 0]
+    assert tokenizer.ordinary[everything[everything != 4].numpy()].all()

@@ -23,6 +23,8 @@ from unmask.training.figures import Figures, Measured
 from unmask.training.loop import StepReport, train
 from unmask.training.state import TrainState
 
+PAD = 0
+
 
 @pytest.fixture
 def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
@@ -56,8 +58,8 @@ def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
     stream: RowStream, masker: Masker, counted: list[float]
 ) -> None:
     first, second = Request(Cursor(), 8, 32, 0.0), None
-    in_time = Batches(stream, masker, ahead=False, by_clock=False)
-    with Batches(stream, masker, ahead=True, by_clock=False) as batches:
+    in_time = Batches(stream, masker, pad_id=PAD, ahead=False, by_clock=False)
+    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
         one = batches.take(first)
         second = Request(one.cursor, 8, 32, 0.1)
         batches.ask(second)
@@ -82,15 +84,15 @@ def test_what_was_not_asked_for_is_made_anew(stream: RowStream, masker: Masker, 
     asked = Request(Cursor(), 8, 32, 0.1)
     assert not asked.serves(wanted, by_clock=False)
     assert asked.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
-    with Batches(stream, masker, ahead=True, by_clock=False) as batches:
+    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
         batches.ask(asked)
         found = batches.take(wanted)
-    assert same(found, Batches(stream, masker, ahead=False, by_clock=False).take(wanted))
+    assert same(found, Batches(stream, masker, pad_id=PAD, ahead=False, by_clock=False).take(wanted))
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
     bad = Request(Cursor(), 8, 32, 2.0)
-    with Batches(stream, masker, ahead=True, by_clock=False) as batches:
+    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
         batches.ask(bad)
         with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):
             batches.take(bad)

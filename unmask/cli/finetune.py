@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 from rich.table import Table
 
-from unmask.cli.progress import LINE_SECONDS, console, duration
+from unmask.cli.progress import LINE_SECONDS, ConsoleBar, console, duration
 from unmask.finetuning.finetune import finetune
 from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.reporter import in_words
@@ -30,36 +29,14 @@ def run_finetune(model: Path, *, out: Path, settings: Sequence[str], **options: 
     return result.summary
 
 
-class _Console:
+class _Console(ConsoleBar):
     """Draws the progress on stderr."""
 
     def __init__(self) -> None:
-        self.console = console()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[facts]}"),
-            TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        super().__init__()
         self._task: TaskID | None = None
         self._what = "training"
         self._last_line = time.monotonic()
-
-    def __enter__(self) -> _Console:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def note(self, text: str) -> None:
-        """Prints it on a line of its own."""
-        self.console.print(text, markup=False, soft_wrap=True)
 
     def begin(self, seed: int, number: int, runs: int) -> None:
         """A new bar."""
@@ -67,17 +44,17 @@ class _Console:
             self._what = f"seed {seed} ({number} of {runs})"
             self.note(self._what)
         if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(self._what, total=1.0, facts="")
+            self.progress.remove_task(self._task)
+        self._task = self.progress.add_task(self._what, total=1.0, facts="")
 
     def step(self, report: StepReport) -> None:
         """Loss, and the time that is left at most."""
         left = report.seconds * (1.0 - report.progress) / report.progress
         facts = f"step {report.step:,}, loss {report.loss:.3f}, at most {duration(left)} left"
-        if self._task is not None and not self._progress.disable:
-            self._progress.update(self._task, completed=report.progress, facts=facts)
+        if self._task is not None and not self.progress.disable:
+            self.progress.update(self._task, completed=report.progress, facts=facts)
         now = time.monotonic()
-        if self._progress.disable and now - self._last_line >= LINE_SECONDS:
+        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
             self._last_line = now
             self.note(f"{self._what} {report.progress:.0%}: {facts}")
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -37,8 +37,8 @@ def duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
-class ConsoleReporter:
-    """Draws the progress of a run on stderr."""
+class ConsoleBar:
+    """A bar on stderr, or nothing where that is no terminal; what reporters of all commands draw with."""
 
     def __init__(self) -> None:
         self.console = console()
@@ -51,17 +51,8 @@ class ConsoleReporter:
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self._task: TaskID | None = None
-        self._what = ""
-        self._begin = self._last_line = time.monotonic()
-        self._loss: float | None = None
-        self._arrivals = Arrivals()
-        self._tokens = 0
-        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
-        self._last: StepReport | None = None
-        self._begin_progress = 0.0
 
-    def __enter__(self) -> ConsoleReporter:
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
@@ -73,6 +64,22 @@ class ConsoleReporter:
     def note(self, text: str) -> None:
         """Prints it on a line of its own."""
         self.console.print(text, markup=False, soft_wrap=True)
+
+
+class ConsoleReporter(ConsoleBar):
+    """Draws the progress of a run on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._task: TaskID | None = None
+        self._what = ""
+        self._begin = self._last_line = time.monotonic()
+        self._loss: float | None = None
+        self._arrivals = Arrivals()
+        self._tokens = 0
+        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
+        self._last: StepReport | None = None
+        self._begin_progress = 0.0
 
     def stage(self, what: str, done: int, total: int | None) -> None:
         """Bytes of text so far, and how fast."""

@@ -89,6 +89,31 @@ class Figures:
         return self._measured
 
 
+class HasFigures:
+    """What a step's figures say, for what carries them; each waits for the step and raises what `Figures.read` does.
+
+    Attributes:
+        figures: Losses and the gradient's norm, which a GPU may still be computing.
+    """
+
+    figures: Figures
+
+    @property
+    def loss(self) -> float:
+        """Nats per predicted token, before the update."""
+        return self.figures.read().loss
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping."""
+        return self.figures.read().gradient_norm
+
+    @property
+    def objectives(self) -> Mapping[str, MeanLoss]:
+        """The losses of other objectives than the leading one, by name, without their weights."""
+        return self.figures.read().objectives
+
+
 def check_finite(step: int, names: Sequence[str], losses: Sequence[float], norm: float = 0.0) -> None:
     """Looks at a step's figures.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from unmask.masking.schedule import rate_at
 from unmask.packing.stream import Cursor
 from unmask.training.ahead import Batches, Request, Source
 from unmask.training.budget import Budget, Spent
-from unmask.training.figures import Figures, MeanLoss
+from unmask.training.figures import Figures, HasFigures
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.memory import step_that_fits
 from unmask.training.objectives import PREDICT_MASKED, Objective
@@ -27,7 +27,7 @@ _DROPOUT = 3  # sets these seeds apart from those of the masks
 
 
 @dataclass(frozen=True)
-class StepReport:
+class StepReport(HasFigures):
     """What one step did. The state that it leads to is already in place when the report is handed out.
 
     Attributes:
@@ -53,21 +53,6 @@ class StepReport:
     length: int
     micro_batches: int
     seconds: float
-
-    @property
-    def loss(self) -> float:
-        """Nats per predicted token; waits for the step, and raises what `Figures.read` does."""
-        return self.figures.read().loss
-
-    @property
-    def gradient_norm(self) -> float:
-        """Before clipping; as `loss`."""
-        return self.figures.read().gradient_norm
-
-    @property
-    def objectives(self) -> Mapping[str, MeanLoss]:
-        """The losses of other objectives than masked tokens, by name, without their weights; as `loss`."""
-        return self.figures.read().objectives
 
 
 def train(

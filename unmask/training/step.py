@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.packing.rows import Rows
-from unmask.training.figures import Figures, MeanLoss, check_finite
+from unmask.training.figures import Figures, HasFigures, check_finite
 from unmask.training.hardware import works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
@@ -38,7 +38,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepResult(HasFigures):
     """What a step measured.
 
     Attributes:
@@ -52,21 +52,6 @@ class StepResult:
     predicted_tokens: int
     micro_batches: int = 1
     observed: Observed | None = None
-
-    @property
-    def loss(self) -> float:
-        """Nats per predicted token, before the update; waits for the step."""
-        return self.figures.read().loss
-
-    @property
-    def gradient_norm(self) -> float:
-        """Before clipping; waits for the step."""
-        return self.figures.read().gradient_norm
-
-    @property
-    def objectives(self) -> Mapping[str, MeanLoss]:
-        """The losses of the other objectives, by name, without their weights; waits for the step."""
-        return self.figures.read().objectives
 
 
 def training_step(  # noqa: PLR0913  (what a step is made of)

@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple, TextIO
 import loss_curves
 import torch
 from tables import write_table
+from train import prepare
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
@@ -255,11 +255,6 @@ def _write(results: Path, name: str, work: Work, system: System) -> None:
         out.write(json.dumps(entry) + "\n")
 
 
-def prepare(texts: list[Path], out: Path) -> None:
-    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", "8192"]
-    subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
-
-
 def measure(data: str, asked: argparse.Namespace) -> None:
     """Runs what the results lack: transformers' systems in turn, then ours."""
     peers = {
@@ -307,7 +302,7 @@ def main() -> None:
         data = str(asked.texts[0])
         if not (asked.texts[0] / "manifest.json").is_file():
             data = f"{folder}/data"
-            prepare(asked.texts, Path(data))
+            prepare(asked.texts, Path(data), 8192)
         if asked.sweep is not None:
             sweep(data, asked.sweep, asked.results)
         else:

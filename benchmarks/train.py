@@ -30,14 +30,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +43,7 @@ from typing import Any, NamedTuple
 
 import torch
 from tables import write_table
+from turns import Child, own_output
 
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
@@ -255,9 +254,7 @@ def _rows(work: Work) -> list[dict[str, list[int]]]:
 
 def serve(system: str, work: Work) -> None:
     """A system's process: does as many steps as a line on standard input says, and prints what they took."""
-    warnings.simplefilter("ignore")
-    out = os.fdopen(os.dup(1), "w")  # what libraries print goes to standard error
-    os.dup2(2, 1)
+    out = own_output()
     steps, facts = ours(work) if system == "ours" else transformers_of(system, work)
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
@@ -268,35 +265,18 @@ def serve(system: str, work: Work) -> None:
         print(json.dumps({"seconds": seconds, "memory": memory}), file=out, flush=True)
 
 
-class System:
-    """A process that computes when it is asked to."""
+class System(Child):
+    """A process that makes steps when it is asked to."""
 
     def __init__(self, system: str, work: Work) -> None:
-        command = [sys.executable, __file__, "--serve", system, "--work", json.dumps(work._asdict())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.facts = self._read()
+        super().__init__([sys.executable, __file__, "--serve", system, "--work", json.dumps(work._asdict())])
         self.seconds: list[float] = []
         self.memory = 0
 
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"{' '.join(map(str, self.process.args))} ended")
-        return dict(json.loads(line))
-
     def go(self, steps: int) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        answer = self._read()
+        answer = self.ask(steps)
         self.seconds += answer["seconds"]
         self.memory = answer["memory"]
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:

@@ -94,33 +94,26 @@ class Turn:
         self._last = time.perf_counter()
 
 
-class System:
-    """The parent's side of a child.
+class Child:
+    """The parent's side of a process that computes when it is asked to.
 
     Args:
-        command: Starts it.
+        command: Starts it; its first line says what is to be known of it (`facts`).
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.facts = self._read()
-        self.seconds = 0.0
-        self.steps = 0
-        self.points: list[tuple[float, float, float]] = []
-        self.finished = False
 
-    def go(self, until: float) -> None:
-        """Lets it train until its own clock says so."""
+    def ask(self, line: object) -> dict[str, Any]:
+        """What it answers to a line."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{until}\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        answer = self._read()
-        self.seconds, self.steps = answer["seconds"], answer["steps"]
-        self.points += [tuple(point) for point in answer["points"]]
-        self.finished = answer["finished"]
+        return self._read()
 
     def close(self) -> None:
-        """Ends the child."""
+        """Ends it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
@@ -131,6 +124,24 @@ class System:
         if not line:
             sys.exit(f"{' '.join(map(str, self.process.args))} ended")
         return dict(json.loads(line))
+
+
+class System(Child):
+    """The parent's side of a `Turn`."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(command)
+        self.seconds = 0.0
+        self.steps = 0
+        self.points: list[tuple[float, float, float]] = []
+        self.finished = False
+
+    def go(self, until: float) -> None:
+        """Lets it train until its own clock says so."""
+        answer = self.ask(until)
+        self.seconds, self.steps = answer["seconds"], answer["steps"]
+        self.points += [tuple(point) for point in answer["points"]]
+        self.finished = answer["finished"]
 
 
 def alternate(systems: dict[str, System], *, slice_seconds: float, until: float | None = None) -> None:

@@ -13,7 +13,7 @@ PACKAGE = Path(unmask.__file__).parent
 FLOW = [
     "errors", "files", "settings", "hashing", "compiled", "corpus", "annotation", "tokens", "lexicon", "packing",
     "masking", "collating", "model", "training", "evaluation", "tasks", "inference", "exporting", "recipe", "report",
-    "pretraining", "finetuning", "cli",
+    "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

@@ -1,24 +1,48 @@
-"""`unmask compare`."""
+"""`unmask compare`, and with `--tune` the search for a recipe's numbers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from unmask.cli.progress import ConsoleReporter, console
-from unmask.pretraining.compare import Plan, compare
+from unmask.comparing.compare import Plan, compare
+from unmask.comparing.trials import Protocol
+from unmask.comparing.tune import TunePlan, tune
+from unmask.errors import SettingsError
+
+SEEDS, TRIALS = 3, 20
+_SHOWN = 5  # trials of a search
 
 
-def run_compare(plan: Plan, out: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Asked:
+    """The options, those that only one of both knows not yet looked at."""
+
+    recipes: tuple[str, ...]
+    data: tuple[str, ...]
+    protocol: Protocol
+    out: Path
+    seeds: int | None = None
+    trials: int | None = None
+    search: tuple[str, ...] = ()
+
+
+def run_compare(asked: Asked) -> dict[str, Any]:
     """Compares, and shows a table and the verdict.
 
     Raises:
-        UnmaskError: As `unmask.pretraining.compare.compare`.
+        UnmaskError: As `unmask.comparing.compare.compare`, or an option is for searching.
     """
+    if asked.trials is not None or asked.search:
+        raise SettingsError("--trials and --search are for searching a recipe's numbers; add --tune")
+    seeds = SEEDS if asked.seeds is None else asked.seeds
+    plan = Plan(recipes=asked.recipes, data=asked.data, protocol=asked.protocol, seeds=seeds)
     with ConsoleReporter() as reporter:
-        result = compare(plan, out, reporter=reporter)
+        result = compare(plan, asked.out, reporter=reporter)
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe")
     for figure in result["by_figure"]:
@@ -27,6 +51,36 @@ def run_compare(plan: Plan, out: Path) -> dict[str, Any]:
         table.add_row(name, *(_cell(found["recipes"][name]) for found in result["by_figure"].values()))
     console().print(table)
     console().print(f"\n{result['verdict']}", markup=False, soft_wrap=True)
+    return result
+
+
+def run_tune(asked: Asked) -> dict[str, Any]:
+    """Searches, and shows the best trials and how to go on.
+
+    Raises:
+        UnmaskError: As `unmask.comparing.tune.tune`, or an option is for comparing.
+    """
+    if len(asked.recipes) != 1:
+        raise SettingsError("--tune searches the numbers of one recipe; name one")
+    if asked.seeds is not None:
+        raise SettingsError("--seeds is for comparing; a search gives every trial the same seed")
+    trials = TRIALS if asked.trials is None else asked.trials
+    plan = TunePlan(
+        recipe=asked.recipes[0], data=asked.data, protocol=asked.protocol, search=asked.search, trials=trials
+    )
+    with ConsoleReporter() as reporter:
+        result = tune(plan, asked.out, reporter=reporter)
+    succeeded = sorted((trial for trial in result["trials"] if trial["loss"] is not None), key=lambda t: t["loss"])
+    table = Table(box=None, pad_edge=False)
+    for column in ("trial", "loss", *succeeded[0]["parameters"]):
+        table.add_column(column, justify="right")
+    for trial in succeeded[:_SHOWN]:
+        values = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in trial["parameters"].values()]
+        table.add_row(str(trial["number"]), f"{trial['loss']:.4f}", *values)
+    console().print(table)
+    best = result["best"]["recipe"]
+    console().print(f"\n{result['verdict']}\nrecipe  {best}", markup=False, soft_wrap=True)
+    console().print(f"Try it: unmask pretrain FILE --recipe {best} --out DIR", markup=False, soft_wrap=True)
     return result
 
 

@@ -36,31 +36,39 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     out: Annotated[Path, typer.Option(help="Folder of the comparison; the same command goes on in it.")],
     minutes: Annotated[float | None, typer.Option(help="Minutes of training of each run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of each run, instead of minutes.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each recipe.")] = 3,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each recipe. [default: 3]")] = None,
     base: Annotated[str | None, typer.Option(help="Recipe under strategies. [default: tiny]")] = None,
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens; the verdict is on the first.")] = "0.15",
     pairs: Annotated[str | None, typer.Option(help="Minimal pairs (BLiMP's format).")] = None,
+    task: Annotated[str | None, typer.Option(help="Fine-tune for: classify, regress, pairs, tag, answer.")] = None,
+    train: Annotated[str | None, typer.Option(help="What the task is learned from.")] = None,
+    validation: Annotated[str | None, typer.Option(help="What the task is measured on.")] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Search a recipe's numbers instead, with Optuna.")] = False,
+    trials: Annotated[int | None, typer.Option(help="With --tune: runs, of all processes. [default: 20]")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LOW..HIGH", help="With --tune: a number, or KEY=A,B,...; may be repeated."),
+    ] = None,
     settings: Settings = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find out which recipe or strategy is better on a text, with intervals over seeds.
+    """Find out which recipe or strategy is better on a text, with intervals over seeds; or which numbers are.
 
     Example: unmask compare random span --data corpus.txt --minutes 10 --out runs/compared
     """
-    from unmask.cli.compare import run_compare
-    from unmask.pretraining.compare import Plan
+    from unmask.cli.compare import Asked, run_compare, run_tune
+    from unmask.comparing.trials import Protocol, task_files
 
-    plan = Plan(
-        recipes=tuple(recipes),
-        data=tuple(data),
-        seeds=seeds,
+    protocol = Protocol(
         minutes=minutes,
         steps=steps,
-        base=base,
         rates=rates_of(rates),
         pairs=pairs,
+        task=task_files(task, train, validation),
+        base=base,
         settings=tuple(settings or ()),
     )
-    result = run_compare(plan, out)
+    asked = Asked(tuple(recipes), tuple(data), protocol, out, seeds=seeds, trials=trials, search=tuple(search or ()))
+    result = run_tune(asked) if tune else run_compare(asked)
     if as_json:
         print_json(result)

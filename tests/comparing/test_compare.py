@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 
 from tests.conftest import SMALL
+from unmask.comparing import compare as comparing
+from unmask.comparing import trials as module
+from unmask.comparing.compare import Plan, compare
+from unmask.comparing.trials import Protocol, TaskFiles, task_files
 from unmask.errors import RunError, SettingsError
-from unmask.pretraining import compare as module
-from unmask.pretraining.compare import Plan, compare
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
 
 
 def plan(data: Path, **changes: Any) -> Plan:
-    values: dict[str, Any] = {"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "steps": 3}
-    return Plan(**{**values, "settings": TINY, **changes})
+    own = {name: changes.pop(name) for name in ("recipes", "seeds") if name in changes}
+    protocol = Protocol(**{"steps": 3, "settings": TINY, **changes})
+    return Plan(**{"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "protocol": protocol, **own})
 
 
 def test_a_comparison_goes_on_and_seeds_may_be_added(
@@ -48,7 +51,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert difference["mean"] == pytest.approx(result["recipes"]["random"]["mean"] - result["recipes"]["span"]["mean"])
     assert (out / "result.svg").read_text().startswith("<svg")
     assert json.loads((out / "result.json").read_text())["verdict"] == result["verdict"]
-    compare(plan(data_folder, pairs=asked.pairs, seeds=3), out)
+    compare(plan(data_folder, pairs=asked.protocol.pairs, seeds=3), out)
     assert trained[5:] == [("random", 2), ("span", 2)]
 
 
@@ -61,7 +64,7 @@ def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatc
     (tmp_path / "mine" / "file").write_text("x")
     with pytest.raises(RunError, match="is not empty and holds no comparison; give another --out"):
         compare(plan(data_folder), tmp_path / "mine")
-    monkeypatch.setattr(module, "_run", lambda *_: {"loss": 1.0, "bits_per_byte": None})
+    monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
     assert compare(plan(data_folder), tmp_path / "out")["verdict"].startswith(
         "no difference shown in loss over 2 seeds"
     )
@@ -81,3 +84,27 @@ def test_plans_that_cannot_be() -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             plan(here, **changes)
+
+
+def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "moods.tsv"
+    file.write_text("".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8))
+    task = TaskFiles(kind="classify", train=str(file), validation=str(file))
+    settings = (*TINY, "finetune.epochs=1", "finetune.metric=macro_f1")
+    asked = plan(data_folder, seeds=1, task=task, settings=settings)
+    result = compare(asked, tmp_path / "out")
+    errors = result["by_figure"]["task_error"]["recipes"]
+    for name, found in errors.items():
+        assert result["runs"][name][0]["task_metric"] == "macro_f1"
+        summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
+        assert found["mean"] == pytest.approx(1.0 - summary["metrics"]["macro_f1"])
+        assert summary["seeds"][0]["seed"] == 0
+
+
+def test_what_a_task_takes() -> None:
+    assert task_files(None, None, None) is None
+    assert task_files("tag", "a", "b") == TaskFiles(kind="tag", train="a", validation="b")
+    with pytest.raises(SettingsError, match="all of --task, --train and --validation"):
+        task_files("tag", "a", None)
+    with pytest.raises(SettingsError, match=r"finetune.epochs=1: no task is given; name one with --task"):
+        Protocol(steps=1, settings=("finetune.epochs=1",))

@@ -1,0 +1,164 @@
+"""One run of many: trained at the common budget, and measured as all others are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.files import write_atomically
+from unmask.finetuning.finetune import finetune
+from unmask.finetuning.metrics import LOWER_IS_BETTER
+from unmask.inference.evaluate import evaluate
+from unmask.inference.model import load
+from unmask.inference.score import score
+from unmask.masking.settings import STRATEGIES
+from unmask.pretraining.pretrain import pretrain
+from unmask.pretraining.reporter import Reporter
+
+EVALUATION = "evaluation.json"
+_FINETUNE = "finetune."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFiles:
+    """A task that models are fine-tuned for, to be compared by it.
+
+    Attributes:
+        kind: `classify`, `regress`, `pairs`, `tag` or `answer`.
+        train, validation: As for `unmask.finetune`.
+    """
+
+    kind: str
+    train: str
+    validation: str
+
+
+def task_files(kind: str | None, train: str | None, validation: str | None) -> TaskFiles | None:
+    """A task as the options name it; None where they name none.
+
+    Raises:
+        SettingsError: Some of the three are given, and not all.
+    """
+    if kind is None and train is None and validation is None:
+        return None
+    if kind is None or train is None or validation is None:
+        raise SettingsError("a task to fine-tune for takes all of --task, --train and --validation")
+    return TaskFiles(kind=kind, train=train, validation=validation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What all runs share.
+
+    Attributes:
+        minutes, steps: Budget of each run; one of them.
+        rates: Shares of hidden tokens at which all are measured.
+        pairs: Minimal pairs; None leaves them out.
+        task: A task that each model is fine-tuned for; None leaves it out.
+        base: Recipe of masking strategies; None is the default.
+        settings: `section.key=value` overrides for all; those of `finetune` are for the task.
+    """
+
+    minutes: float | None = None
+    steps: int | None = None
+    rates: tuple[float, ...] = (0.15,)
+    pairs: str | None = None
+    task: TaskFiles | None = None
+    base: str | None = None
+    settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError: The budget is missing or given twice, or there is no task to fine-tune for."""
+        if (self.minutes is None) == (self.steps is None):
+            raise SettingsError("give either minutes or steps for each run")
+        if self.task is None and self.of_finetuning:
+            raise SettingsError(f"--set {self.of_finetuning[0]}: no task is given; name one with --task")
+
+    @property
+    def of_finetuning(self) -> tuple[str, ...]:
+        """The overrides for the task."""
+        return tuple(setting for setting in self.settings if setting.startswith(_FINETUNE))
+
+    @property
+    def of_pretraining(self) -> tuple[str, ...]:
+        """The overrides for the recipe."""
+        return tuple(setting for setting in self.settings if not setting.startswith(_FINETUNE))
+
+
+def measured_run(
+    name: str,
+    protocol: Protocol,
+    *,
+    seed: int,
+    data: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What a run came to; it is made, or made to its end, where that is not known yet.
+
+    Args:
+        name: Of a recipe or a masking strategy, or a recipe's file.
+        protocol: Budget and measures.
+        seed: Of the run.
+        data: Files, folders or patterns of text, or one prepared folder.
+        folder: Of the run; what it came to is written into it last.
+        reporter: Told of the progress.
+        overrides: Settings of this run alone, above those of all.
+
+    Returns:
+        What `evaluate` returns, with `name`, `seed`, `steps` and, where they are measured, `pairs_error` and
+        `task_error` (1 - the task's metric, or the metric itself where less of it is better) with `task_metric`.
+
+    Raises:
+        UnmaskError: As `pretrain`, `evaluate`, `score` and `finetune`.
+        Interrupted: SIGINT or SIGTERM; the run's state was saved.
+    """
+    file = folder / EVALUATION
+    if not file.is_file():
+        run = pretrain(
+            data,
+            out=folder,
+            recipe=protocol.base if name in STRATEGIES else name,
+            strategy=name if name in STRATEGIES else None,
+            minutes=protocol.minutes,
+            steps=protocol.steps,
+            seed=seed,
+            settings=(*protocol.of_pretraining, *overrides),
+            resume=True,
+            reporter=reporter,
+        )
+        model = load(run.folder / "model")
+        measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0)
+        content = {"name": name, "seed": seed, **measured, "steps": run.summary["steps"]}
+        if protocol.pairs is not None:
+            content["pairs_error"] = 1.0 - score(model, protocol.pairs)["accuracy"]
+        if protocol.task is not None:
+            content |= _task_error(run.folder, protocol, protocol.task, seed)
+        write_atomically(file, json.dumps(content, indent=1) + "\n")
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int) -> dict[str, Any]:
+    out = run / "finetuned"
+    settings = (f"finetune.seed={seed}", *protocol.of_finetuning)
+    summary = finetune(
+        run / "model",
+        task=task.kind,
+        train=task.train,
+        validation=task.validation,
+        out=out,
+        settings=settings,
+        overwrite=out.exists(),
+    ).summary
+    metric = summary["metric"]
+    value = summary["mean"][metric]
+    shutil.rmtree(out / "model", ignore_errors=True)
+    if value is None:
+        return {"task_error": None, "task_metric": metric}
+    return {"task_error": value if metric in LOWER_IS_BETTER else 1.0 - value, "task_metric": metric}

@@ -151,6 +151,28 @@ def test_compare(main, corpus_file: Path, tmp_path: Path) -> None:  # type: igno
     assert (code, "give either minutes or steps for each run" in err) == (2, True)
 
 
+def test_tune(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("optuna")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
+    asked = ("compare", "tiny", "--tune", "--data", corpus_file, "--out", tmp_path / "out", "--steps", 2, *small)
+    rates = ("--search", "training.learning_rate=0.001..0.01")
+    code, out, err = main(*asked, *rates, "--trials", 2, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert [trial["state"] for trial in result["trials"]] == ["COMPLETE"] * 2
+    assert result["verdict"] in " ".join(err.split())
+    assert f"--recipe {tmp_path / 'out' / 'best.toml'}" in " ".join(err.split())
+    for wrong, message in (
+        ((*asked, "--search", "learning_rate"), "--search learning_rate: expected KEY=LOW..HIGH or KEY=A,B,..."),
+        ((*asked, "--seeds", 2), "--seeds is for comparing; a search gives every trial the same seed"),
+        (("compare", "tiny", "mini", *asked[2:]), "--tune searches the numbers of one recipe; name one"),
+        (("compare", "tiny", "mini", *asked[3:], *rates), "--trials and --search are for searching a recipe's numbers"),
+        ((*asked, "--task", "tag"), "all of --task, --train and --validation"),
+    ):
+        code, _, err = main(*wrong)
+        assert (code, message in " ".join(err.split())) == (2, True), err
+
+
 def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
     text = "The philosopher remembers the embroidery in Constantinople."
     code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")

@@ -34,7 +34,9 @@ MakeModel = Callable[..., MaskedLM]
 def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small language with words of another domain."""
     text = make_text(200, seed=5)
-    for old, new in (("cat", "allocator"), ("king", "constructor"), ("winter", "specialization")):
+    words = {"cat": "allocator", "king": "constructor", "winter": "specialization", "queen": "enumeration"}
+    words |= {"sees": "instantiates", "loves": "overloads", "follows": "inherits", "at sea": "in the namespace"}
+    for old, new in words.items():
         text = text.replace(old, new)
     path = tmp_path_factory.mktemp("new") / "new.txt"
     path.write_text(text, encoding="utf-8")
@@ -44,7 +46,7 @@ def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def continued(run: unmask.Run, new_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
     out = tmp_path_factory.mktemp("runs") / "continued"
-    return further(new_file, out, run.folder, extend_vocab=6, steps=60, settings=("training.learning_rate=5e-3",))
+    return further(new_file, out, run.folder, extend_vocab=6, steps=60)
 
 
 def test_it_says_what_it_began_with(run: unmask.Run, continued: unmask.Run) -> None:

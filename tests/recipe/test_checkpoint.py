@@ -14,6 +14,7 @@ from unmask.model.folder import save_model
 from unmask.pretraining.request import Request
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.training.settings import TrainingSettings
 
 MakeModel = Callable[..., MaskedLM]
 
@@ -38,7 +39,10 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     assert (model.layout, model.num_layers, model.hidden_size, model.num_heads) == ("bert", 4, 32, 2)
     assert (model.intermediate_size, model.max_position_embeddings, model.dropout) == (48, 64, 0.1)
     assert recipe.training.sequence_length == 64
-    assert recipe.training.learning_rate == 1e-4
+    assert recipe.training.learning_rate == pytest.approx(1e-4 * 768 / 32)
+    assert load(checkpoint, "training.learning_rate=0.5").training.learning_rate == 0.5
+    muon = load(checkpoint, "training.optimizer.kind=muon").training.learning_rate
+    assert muon == TrainingSettings.model_fields["learning_rate"].default, "Muon's usual rate"
     assert load(checkpoint, "training.sequence_length=32").model.max_position_embeddings == 64
     assert load(checkpoint, "model.dropout=0").model.dropout == 0
     assert load(checkpoint.parent) == recipe, "the folder of a run"

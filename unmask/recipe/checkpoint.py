@@ -22,6 +22,8 @@ _SAME_NAMES = (
     "type_vocab_size", "initializer_range",
 )  # fmt: skip
 DEFAULT_LENGTH = 128
+# Gururangan et al. 2020, appendix B, have 1e-4 for RoBERTa, 768 wide; narrower models take and need more.
+RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -81,6 +83,7 @@ def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     longest = _fill_length(values, config, where=where)
     _fill_model(values, {"max_position_embeddings": longest}, where=where)
     values["model"].setdefault("dropout", config.dropout)
+    _fill_rate(values["training"], config)
 
 
 def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
@@ -122,6 +125,13 @@ def _fill_length(values: dict[str, Any], config: EncoderConfig, *, where: str) -
             f"training.sequence_length is {length}; set it to the length that is wanted, or leave extend_positions away"
         )
     return max(length, longest)
+
+
+def _fill_rate(training: dict[str, Any], config: EncoderConfig) -> None:
+    """Chooses the learning rate where AdamW is asked for and no rate is."""
+    optimizer = training.get("optimizer")
+    if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
+        training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
 
 
 def _fill_model(values: dict[str, Any], architecture: Mapping[str, Any], *, where: str) -> None:

@@ -6,8 +6,9 @@ r"""Held-out loss over wall-clock: what users really wait for.
 
 All systems train on the same rows of 128 positions of the same prepared text, with one WordPiece tokenizer of 8,192
 words and a model of 4 layers of 256, and are evaluated on the same held-out rows with the same masks: 15 % of the
-tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, some seconds each, and only a system's
-own training time counts (evaluations do not, for none of them; see turns.py).
+tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, each for its share of a minute, so that
+all end at about the same time, and only a system's own training time counts (evaluations do not, for none of them; see
+turns.py).
 
     run_mlm  transformers' Trainer and BertForMaskedLM with the defaults of run_mlm: float32, 8 rows a step, AdamW with
              5e-5 falling in a line, dropout
@@ -42,7 +43,7 @@ from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
 HELD_OUT_TOKENS = 100_000
-SLICE = 20.0
+ROUND = 60.0  # seconds of the longest budget's turn; others get their share, so that all end at about the same time
 TUNED = (4096, 1e-3)  # positions a step and learning rate: the best of SWEEP
 SWEEP = ((2048, 1e-3), (4096, 1e-3), (4096, 2e-3), (8192, 2e-3), (2048, 5e-4), (8192, 1e-3))
 
@@ -231,14 +232,18 @@ def start(work: Work) -> System:
 
 def sweep(data: str, minutes: float, results: Path) -> None:
     """The first minutes of the tuned system's schedule, for each candidate."""
-    for batch_tokens, learning_rate in SWEEP:
-        name = f"sweep-{batch_tokens}-{learning_rate:g}"
-        if name in loss_curves.load(results):
-            continue
-        work = Work(data, "tuned", 30.0, batch_tokens, learning_rate)
-        systems = {name: start(work)}
-        alternate(systems, slice_seconds=60.0, until=minutes * 60.0 + 1.0)
-        _write(results, name, work, systems[name])
+    works = {f"sweep-{tokens}-{rate:g}": Work(data, "tuned", 30.0, tokens, rate) for tokens, rate in SWEEP}
+    run(works, results, until=minutes * 60.0 + 1.0)
+
+
+def run(works: dict[str, Work], results: Path, *, until: float | None = None) -> None:
+    """Runs what the results lack, all in turn: whatever the machine does beside falls on all of them."""
+    missing = {name: work for name, work in works.items() if name not in loss_curves.load(results)}
+    systems = {name: start(work) for name, work in missing.items()}
+    longest = max((work.minutes for work in missing.values()), default=1.0)
+    slices = {name: ROUND * work.minutes / longest for name, work in missing.items()}
+    for name in alternate(systems, slices, until=until):
+        _write(results, name, missing[name], systems[name])
         systems[name].close()
 
 
@@ -256,25 +261,18 @@ def _write(results: Path, name: str, work: Work, system: System) -> None:
 
 
 def measure(data: str, asked: argparse.Namespace) -> None:
-    """Runs what the results lack: transformers' systems in turn, then ours."""
-    peers = {
-        "run_mlm": Work(data, "run_mlm", asked.minutes),
-        "tuned": Work(data, "tuned", asked.minutes, *TUNED),
-    }
-    own = {
+    """All systems, transformers' and ours."""
+    works = {
         f"ours-{minutes:g}-seed{seed}": Work(
             data, "ours", minutes, seed=seed, recipe=asked.recipe, overrides=tuple(asked.set or ())
         )
         for minutes in map(float, asked.ours.split(","))
         for seed in map(int, asked.seeds.split(","))
     }
-    for group in ([peers] if asked.systems != "ours" else []) + [{name: work} for name, work in own.items()]:
-        missing = {name: work for name, work in group.items() if name not in loss_curves.load(asked.results)}
-        systems = {name: start(work) for name, work in missing.items()}
-        alternate(systems, slice_seconds=SLICE)
-        for name, system in systems.items():
-            _write(asked.results, name, missing[name], system)
-            system.close()
+    if asked.systems != "ours":
+        works["run_mlm"] = Work(data, "run_mlm", asked.minutes)
+        works["tuned"] = Work(data, "tuned", asked.minutes, *TUNED)
+    run(works, asked.results)
 
 
 def main() -> None:

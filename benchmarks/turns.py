@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 STALL = 3.0  # a step counts at most so many times the median of the latest ones: a stall of the machine is no training
@@ -144,17 +144,24 @@ class System(Child):
         self.finished = answer["finished"]
 
 
-def alternate(systems: dict[str, System], *, slice_seconds: float, until: float | None = None) -> None:
-    """Lets all of them train in turn, each to its end, or until this second of its own time."""
+def alternate(systems: dict[str, System], slices: Mapping[str, float], *, until: float | None = None) -> Iterator[str]:
+    """Lets all of them train in turn, each to its end, or until this second of its own time; names those that are done.
+
+    Args:
+        systems: By name.
+        slices: Seconds of a turn, by the same names.
+        until: Where they stop.
+    """
     running = dict(systems)
     while running:
         for name, system in list(running.items()):
-            goal = system.seconds + slice_seconds
+            goal = system.seconds + slices[name]
             system.go(goal if until is None else min(goal, until))
             said = " ".join(f"{seconds:.0f}s:{loss:.3f}" for seconds, loss, _ in system.points[-1:])
             print(f"{name}: {system.seconds:.0f} s, {system.steps} steps, {said}", file=sys.stderr, flush=True)
             if system.finished or (until is not None and system.seconds >= until):
                 del running[name]
+                yield name
 
 
 def own_output() -> TextIO:

@@ -120,18 +120,19 @@ def load_recipe(
             set_value(values, key, value)
     for override in overrides:
         apply_override(values, override)
-    if complete:
-        _pin_tokenizer(values.get("tokenizer"))
     if complete and values.get("start"):
         _complete(values, where)
-    return validated(Recipe, values, where=where)
+    recipe = validated(Recipe, values, where=where)
+    return _with_commit(recipe) if complete else recipe
 
 
-def _pin_tokenizer(values: Any) -> None:
-    """Writes the commit behind the name of a tokenizer on the hub."""
-    path = values.get("path") if isinstance(values, dict) else None
-    if isinstance(path, str) and (wanted := hub_name(path)) is not None:
-        values["path"] = lasting_name(path, fetch(wanted, TOKENIZER))
+def _with_commit(recipe: Recipe) -> Recipe:
+    """The recipe, with the commit behind the name of a tokenizer on the hub."""
+    path = recipe.tokenizer.path
+    if path is None or (wanted := hub_name(path)) is None:
+        return recipe
+    tokenizer = recipe.tokenizer.model_copy(update={"path": lasting_name(path, fetch(wanted, TOKENIZER))})
+    return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
 def _complete(values: dict[str, Any], where: str) -> None:

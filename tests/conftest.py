@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,12 @@ from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+
+def pytest_configure() -> None:
+    """Keeps tests from the network, where names that are no paths would be looked for."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -11,7 +11,7 @@ import unmask
 
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
-    "errors", "files", "settings", "hashing", "compiled", "corpus", "annotation", "tokens", "lexicon", "packing",
+    "errors", "files", "settings", "hashing", "compiled", "hub", "corpus", "annotation", "tokens", "lexicon", "packing",
     "masking", "collating", "model", "training", "evaluation", "tasks", "inference", "exporting", "recipe", "report",
     "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip

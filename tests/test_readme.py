@@ -10,13 +10,14 @@ import pytest
 
 import unmask
 from tests.cli.test_cli import call
+from tests.hub.helpers import put_in_cache
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
 ORDER = (
     "prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "export", "verify", "audit", "finetune",
-    "predict",
+    "predict", "compare",
 )  # fmt: skip
 
 
@@ -30,13 +31,15 @@ def commands() -> list[list[str]]:
 def test_every_command_runs(
     corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the README's options, on a small corpus and with a budget of two steps."""
+    """With the README's options, on a small corpus and with a budget of two steps; the hub's model is in its cache."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     lines = [line for line in corpus_file.read_text().splitlines() if line]
     for name in ("reviews.csv", "reviews-dev.csv"):
         (tmp_path / name).write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
     (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines)))
+    put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     seen = set()
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
@@ -45,6 +48,10 @@ def test_every_command_runs(
                 place = arguments.index("--minutes")
                 del arguments[place : place + 2]
             arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
+        if command[0] == "compare":
+            place = arguments.index("--minutes")
+            arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]
+            arguments[arguments.index("--trials") + 1] = "1"
         if command[0] == "finetune":
             arguments += ["--set", "finetune.epochs=1"]
         call(*arguments)

@@ -37,6 +37,19 @@ def test_the_naive_loop_gives_the_same(
     assert found.totals[1] == found.totals[3], "equal sentences, equal to the last bit"
 
 
+def test_progress_is_told_to_the_end(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    told: list[tuple[int, int]] = []
+    network = OwnNetwork(make_model())
+    sentences = [f"{SENTENCES[0]} {'the ' * number}cat." for number in range(40)]
+    found = pseudo_log_likelihoods(network, tokenizer, sentences, notify=lambda *done: told.append(done))
+    total = int(found.num_tokens.sum())
+    assert told == [*((done, total) for done in range(256, total, 256)), (total, total)]
+    assert len(told) > 2
+    told.clear()
+    found = pseudo_log_likelihoods(network, tokenizer, SENTENCES, notify=lambda *done: told.append(done))
+    assert told == [(int(found.num_tokens[[0, 1, 2, 4]].sum()),) * 2], "what stands there twice is scored once"
+
+
 def test_the_forms_differ_where_words_have_several_pieces(run: unmask.Run) -> None:
     plain, l2r = (run.model.score(SENTENCES[:1], form=form)[0] for form in ("plain", "word_l2r"))
     assert l2r != pytest.approx(plain, abs=1e-3), "the pieces behind a token are hidden with it in one of them"

@@ -18,7 +18,7 @@ from unmask.training.hardware import choose_device, keep_freed_memory
 
 
 def run_embed(
-    model: Path,
+    model: str,
     file: str,
     out: Path,
     *,
@@ -30,7 +30,7 @@ def run_embed(
     """Embeds the texts of a file and tells what was done.
 
     Args:
-        model: Its folder.
+        model: Its folder, or its name on the hub.
         file: Text lines, a table, or any other kind that is read.
         out: A .npy or .parquet file.
         settings: Of `EmbedSettings`.

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from unmask.cli.options import rates_of
 from unmask.cli.progress import console
+from unmask.cli.token_bar import TokenBar
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
 
 
 def run_evaluate(
-    model: Path, data: Sequence[str], rates: str, *, masks: int, max_tokens: int, length: int | None, pseudo_tokens: int
+    model: str, data: Sequence[str], rates: str, *, masks: int, max_tokens: int, length: int | None, pseudo_tokens: int
 ) -> dict[str, Any]:
     """Evaluates and shows a table, a line a rate, and what kinds of tokens are hard.
 
     Args:
-        model: Folder of any masked language model.
+        model: Folder of any masked language model, or its name on the hub.
         data: As for `unmask.inference.evaluate.evaluate`.
         rates: Numbers with commas between them.
         masks, max_tokens, length, pseudo_tokens: As for `unmask.inference.evaluate.evaluate`.
@@ -33,13 +32,7 @@ def run_evaluate(
     out = console()
     loaded = load_scorable(model)
     out.print("reading the text, then hiding and predicting", style="dim")
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
-        task = progress.add_task("reading", total=None)
-
-        def notify(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
-
+    with TokenBar("reading the text") as bar:
         result = evaluate(
             loaded,
             data,
@@ -48,7 +41,7 @@ def run_evaluate(
             max_tokens=max_tokens,
             length=length,
             pseudo_tokens=pseudo_tokens,
-            notify=notify,
+            notify=bar.notify,
         )
     out.print(_by_rate(result))
     out.print(_breakdown(result["breakdown"], values[0]))

@@ -11,7 +11,7 @@ from unmask.cli.progress import console
 from unmask.exporting.export import export
 
 
-def run_export(model: Path, out: Path, *, format: str, int8: bool, overwrite: bool) -> dict[str, Any]:  # noqa: A002
+def run_export(model: str, out: Path, *, format: str, int8: bool, overwrite: bool) -> dict[str, Any]:  # noqa: A002
     """Exports and shows the graphs.
 
     Raises:

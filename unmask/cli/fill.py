@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -18,11 +17,11 @@ from unmask.pretraining.predictions import shown
 Cells = Sequence[tuple[str, str]]  # of a mask: what stands there, and how likely it is
 
 
-def run_fill(model: Path, text: str, settings: dict[str, Any]) -> dict[str, Any]:
+def run_fill(model: str, text: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Fills the masks and shows the candidates.
 
     Args:
-        model: Its folder.
+        model: Its folder, or its name on the hub.
         text: With masks.
         settings: Of `unmask.inference.fill.FillSettings`.
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import TaskID
 from rich.table import Table
 
-from unmask.cli.progress import LINE_SECONDS, ConsoleBar, console, duration
+from unmask.cli.progress import ConsoleBar, console, duration
 from unmask.finetuning.finetune import finetune
 from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.reporter import in_words
 from unmask.training.loop import StepReport
 
 
-def run_finetune(model: Path, *, out: Path, settings: Sequence[str], **options: Any) -> dict[str, Any]:
+def run_finetune(model: str, *, out: Path, settings: Sequence[str], **options: Any) -> dict[str, Any]:
     """Fine-tunes and shows the metrics; `options` are those of `unmask.finetune`.
 
     Raises:
@@ -32,31 +30,17 @@ def run_finetune(model: Path, *, out: Path, settings: Sequence[str], **options: 
 class _Console(ConsoleBar):
     """Draws the progress on stderr."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._task: TaskID | None = None
-        self._what = "training"
-        self._last_line = time.monotonic()
-
     def begin(self, seed: int, number: int, runs: int) -> None:
         """A new bar."""
+        what = "training" if runs == 1 else f"seed {seed} ({number} of {runs})"
         if runs > 1:
-            self._what = f"seed {seed} ({number} of {runs})"
-            self.note(self._what)
-        if self._task is not None:
-            self.progress.remove_task(self._task)
-        self._task = self.progress.add_task(self._what, total=1.0, facts="")
+            self.note(what)
+        self.begin_task(what)
 
     def step(self, report: StepReport) -> None:
         """Loss, and the time that is left at most."""
         left = report.seconds * (1.0 - report.progress) / report.progress
-        facts = f"step {report.step:,}, loss {report.loss:.3f}, at most {duration(left)} left"
-        if self._task is not None and not self.progress.disable:
-            self.progress.update(self._task, completed=report.progress, facts=facts)
-        now = time.monotonic()
-        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            self.note(f"{self._what} {report.progress:.0%}: {facts}")
+        self.show(report.progress, f"step {report.step:,}, loss {report.loss:.3f}, at most {duration(left)} left")
 
     def evaluation(self, evaluated: Evaluated) -> None:
         """Prints a line."""

@@ -33,7 +33,7 @@ def show_masks(
     *,
     strategy: str | None,
     rate: float,
-    tokenizer: Path | None,
+    tokenizer: str | None,
     seed: int,
     lexicon: Path | None = None,
 ) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+ModelName = Annotated[
+    str, typer.Argument(help="Folder of a model, such as RUN/model, or its name on the hub, owner/name.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Settings = Annotated[
     list[str] | None,
@@ -19,6 +22,10 @@ Settings = Annotated[
 TokenizerKind = Annotated[
     str | None,
     typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. [default: wordpiece]"),
+]
+TokenizerName = Annotated[
+    str | None,
+    typer.Option(help="tokenizer.json, vocab.txt, their folder, or a name on the hub. [default: trains one]"),
 ]
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")

@@ -22,7 +22,7 @@ _KINDS = (".jsonl", ".csv")
 
 
 def run_predict(
-    model: Path,
+    model: str,
     file: Path,
     *,
     out: Path | None,
@@ -34,7 +34,7 @@ def run_predict(
     """Predicts for every record of a file, and writes a line for each.
 
     Args:
-        model: Folder of a fine-tuned model.
+        model: Folder of a fine-tuned model, or its name on the hub.
         file: As for training, without labels; or lines of text.
         out: Where predictions are written; None: see `lines`.
         text, second: Columns that were named.

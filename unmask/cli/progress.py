@@ -51,6 +51,9 @@ class ConsoleBar:
             transient=True,
             disable=not self.console.is_terminal,
         )
+        self._task: TaskID | None = None
+        self._what = ""
+        self._begin = self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -65,15 +68,37 @@ class ConsoleBar:
         """Prints it on a line of its own."""
         self.console.print(text, markup=False, soft_wrap=True)
 
+    def begin_task(self, what: str) -> None:
+        """Draws a new bar in the place of the last one, unless that is of the same thing."""
+        if what == self._what:
+            return
+        if self._task is not None:
+            self.progress.remove_task(self._task)
+        self._what = what
+        self._begin = time.monotonic()
+        self._task = self.progress.add_task(what, total=None, facts="")
+
+    def show(self, share: float | None, facts: str) -> None:
+        """Moves the bar, or prints a line now and then where there is no terminal.
+
+        Args:
+            share: Of the task that is done, from 0 to 1; None where nobody knows.
+            facts: What stands beside it.
+        """
+        if self._task is not None and not self.progress.disable:
+            self.progress.update(self._task, total=1.0 if share is not None else None, completed=share, facts=facts)
+        now = time.monotonic()
+        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            percent = f" {share:.0%}" if share is not None else ""
+            self.note(f"{self._what}{percent}: {facts}")
+
 
 class ConsoleReporter(ConsoleBar):
     """Draws the progress of a run on stderr."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._task: TaskID | None = None
-        self._what = ""
-        self._begin = self._last_line = time.monotonic()
         self._loss: float | None = None
         self._arrivals = Arrivals()
         self._tokens = 0
@@ -83,17 +108,17 @@ class ConsoleReporter(ConsoleBar):
 
     def stage(self, what: str, done: int, total: int | None) -> None:
         """Bytes of text so far, and how fast."""
-        self._begin_task(what)
+        self.begin_task(what)
         seconds = max(time.monotonic() - self._begin, 1e-3)
         facts = f"{done / 1e6:,.1f} MB, {done / 1e6 / seconds:,.1f} MB/s"
         if total:
             facts += f", {duration((total - done) / done * seconds)} left"
-        self._show(done / total if total else None, facts)
+        self.show(done / total if total else None, facts)
 
     def step(self, report: StepReport) -> None:
         """Loss, smoothed; the speed of the last seconds; and the time left."""
         first = self._what != "training"
-        self._begin_task("training")
+        self.begin_task("training")
         self._last = report
         if first:
             self._begin_progress = report.progress  # of a run that goes on, or behind the first step
@@ -109,7 +134,7 @@ class ConsoleReporter(ConsoleBar):
         rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
         gone = time.monotonic() - self._begin
         left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
-        self._show(
+        self.show(
             report.progress,
             f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {duration(left)} left",
         )
@@ -133,24 +158,6 @@ class ConsoleReporter(ConsoleBar):
                     style = "bold green" if token.predicted == token.token else "bold red"
                     text.append(" " * token.space_before + token.predicted, style=style)
             self.console.print(text, soft_wrap=True)
-
-    def _begin_task(self, what: str) -> None:
-        if what == self._what:
-            return
-        if self._task is not None:
-            self.progress.remove_task(self._task)
-        self._what = what
-        self._begin = time.monotonic()
-        self._task = self.progress.add_task(what, total=None, facts="")
-
-    def _show(self, share: float | None, facts: str) -> None:
-        if self._task is not None and not self.progress.disable:
-            self.progress.update(self._task, total=1.0 if share is not None else None, completed=share, facts=facts)
-        now = time.monotonic()
-        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            percent = f" {share:.0%}" if share is not None else ""
-            self.note(f"{self._what}{percent}: {facts}")
 
 
 def _smooth(mean: float | None, value: float) -> float:

@@ -8,18 +8,21 @@ from typing import Any
 from rich.table import Table
 
 from unmask.cli.progress import console
+from unmask.cli.token_bar import TokenBar
 from unmask.inference.scorable import load_scorable
 from unmask.inference.score import score
 
 
-def run_score(model: Path, pairs: Path, *, form: str, pairs_per_paradigm: int | None) -> dict[str, Any]:
+def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | None) -> dict[str, Any]:
     """Scores the pairs and shows a line a phenomenon.
 
     Raises:
         UnmaskError: As `unmask.inference.score.score`, or the model cannot be loaded.
     """
+    loaded = load_scorable(model)
     console().print("scoring both sentences of every pair, each token hidden in turn", style="dim")
-    result = score(load_scorable(model), pairs, form=form, pairs_per_paradigm=pairs_per_paradigm)
+    with TokenBar("reading the pairs") as bar:
+        result = score(loaded, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm, notify=bar.notify)
     table = Table(box=None, pad_edge=False)
     table.add_column("phenomenon")
     table.add_column("accuracy", justify="right")

@@ -13,7 +13,7 @@ from unmask.exporting.check import Check
 from unmask.exporting.verify import verify
 
 
-def run_verify(model: Path, onnx: Path | None) -> dict[str, Any]:
+def run_verify(model: str, onnx: Path | None) -> dict[str, Any]:
     """Checks and shows a table, a line a check.
 
     Raises:

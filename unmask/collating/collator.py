@@ -73,7 +73,7 @@ class MaskingCollator:
         """Makes a collator.
 
         Args:
-            tokenizer: A transformers fast tokenizer, a `tokenizers.Tokenizer`, or a folder.
+            tokenizer: A transformers fast tokenizer, a `tokenizers.Tokenizer`, a folder, or a name on the hub.
             strategy: A name of `unmask.masking.settings.STRATEGIES`.
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.

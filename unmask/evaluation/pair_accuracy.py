@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,20 @@ class PairResult:
     paradigms: dict[str, Accuracy]
 
 
-def score_pairs(network: Network, tokenizer: Tokenizer, pairs: Sequence[Pair], *, form: Form = "plain") -> PairResult:
+def score_pairs(
+    network: Network,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair],
+    *,
+    form: Form = "plain",
+    notify: Callable[[int, int], None] | None = None,
+) -> PairResult:
     """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
 
     Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum.
 
     Args:
-        network, tokenizer, form: As for `pseudo_log_likelihoods`.
+        network, tokenizer, form, notify: As for `pseudo_log_likelihoods`.
         pairs: At least one.
 
     Raises:
@@ -67,7 +74,7 @@ def score_pairs(network: Network, tokenizer: Tokenizer, pairs: Sequence[Pair], *
                 f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "
                 f"{longest} beside the special tokens; leave the pair out"
             )
-    totals = pseudo_log_likelihoods(network, tokenizer, sentences, form=form).totals
+    totals = pseudo_log_likelihoods(network, tokenizer, sentences, form=form, notify=notify).totals
     return tally(pairs, totals[0::2] - totals[1::2])
 
 

@@ -14,7 +14,7 @@ way to do masked language model scoring), for `word_l2r`. Words are the tokenize
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
-from unmask.evaluation.questions import Network, Question, ask
+from unmask.evaluation.questions import Answer, Network, Question, ask
 from unmask.tokens.tokenizer import Tokenizer
 
 Form = Literal["plain", "word_l2r"]
+_TOLD = 256  # tokens between two tellings of the progress
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,12 @@ def checked_form(form: str) -> Form:
 
 
 def pseudo_log_likelihoods(
-    network: Network, tokenizer: Tokenizer, sentences: Sequence[str], *, form: Form = "plain"
+    network: Network,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    *,
+    form: Form = "plain",
+    notify: Callable[[int, int], None] | None = None,
 ) -> Likelihoods:
     """Scores sentences, each by itself.
 
@@ -67,6 +73,7 @@ def pseudo_log_likelihoods(
         tokenizer: Its tokenizer. A `[MASK]` in a sentence is text like any other.
         sentences: Any number.
         form: `plain` or `word_l2r`; see the module's docstring.
+        notify: Told now and then how many tokens were predicted, and of how many.
 
     Raises:
         SettingsError: A sentence is empty or longer than the model, with its number, counted from 1; or it is one text
@@ -85,10 +92,19 @@ def pseudo_log_likelihoods(
         for tokens in encoded:
             yield from one_by_one(tokens.input_ids, tokens.word_starts, tokenizer, form=form)
 
-    losses = np.array([answer.losses[0] for answer in ask(network, questions())])
+    answers = _told(ask(network, questions()), int(lengths.sum()), notify)
+    losses = np.array([answer.losses[0] for answer in answers])
     owner = np.repeat(np.arange(len(distinct)), lengths)
     totals = -np.bincount(owner, weights=losses, minlength=len(distinct)).astype(np.float64)
     return Likelihoods(totals[which], lengths[which])
+
+
+def _told(answers: Iterable[Answer], total: int, notify: Callable[[int, int], None] | None) -> Iterator[Answer]:
+    """Passes answers on, and tells how many there were."""
+    for number, answer in enumerate(answers, 1):
+        yield answer
+        if notify is not None and (number % _TOLD == 0 or number == total):
+            notify(number, total)
 
 
 def one_by_one(

@@ -69,7 +69,7 @@ def export(
     A folder without a masked-language-model head gets `embed.onnx` alone.
 
     Args:
-        model: Folder of a model, or of a run.
+        model: Folder of a model, or of a run; or the name of a model on the hub.
         out: A new or empty folder, or one that an export wrote.
         format: `onnx`; there is no other.
         int8: Also write each graph with 8-bit weights (`model_quantized.onnx`): a quarter of the size, near, not equal.

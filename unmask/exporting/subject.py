@@ -16,6 +16,7 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.exporting.probes import Probe, make_probe
 from unmask.inference.model import Model, load
+from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.model.folder_layout import FolderLayout
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -101,17 +102,9 @@ def open_subject(folder: str | Path) -> Subject:
     """Finds the model.
 
     Args:
-        folder: Of the model, or of a run.
+        folder: Of the model, or of a run; or the name of a model on the hub.
 
     Raises:
         ModelError: There is none.
     """
-    path = Path(folder)
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; give the folder of a model, such as RUN/model")
-    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
-        path = path / "model"
-    for name in (CONFIG, WEIGHTS):
-        if not (path / name).is_file():
-            raise ModelError(f"{path}: there is no {name}; give the folder of a model, such as RUN/model")
-    return Subject(path)
+    return Subject(find_weights(folder))

@@ -72,7 +72,7 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     A check that breaks off has failed, and says why.
 
     Args:
-        model: Its folder, or that of a run.
+        model: Its folder, or that of a run; or its name on the hub.
         onnx: What `unmask.export` wrote of it; None looks for `onnx` within the model's folder.
 
     Returns:

@@ -16,11 +16,13 @@ from unmask.finetuning.reading import read_labelled
 from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
 from unmask.finetuning.runs import Files, Runs
 from unmask.finetuning.settings import FinetuneSettings
+from unmask.hub.fetch import lasting_name
+from unmask.model.find import find_model
 from unmask.model.folder import load_model
 from unmask.model.task_folder import TaskInfo, TaskKind
 from unmask.recipe.overrides import apply_override, set_value
 from unmask.settings import validated
-from unmask.tasks.model import TaskModel, load_fine_tuned, model_folder
+from unmask.tasks.model import TaskModel, load_fine_tuned
 from unmask.tokens.tokenizer import load_tokenizer
 
 
@@ -57,7 +59,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
 
     Args:
-        model: Folder of an encoder of unmask's or transformers' in a layout of ours.
+        model: Folder of an encoder of unmask's or transformers' in a layout of ours, or its name on the hub.
         task: `classify`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
         train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
         validation: What the best model is told by.
@@ -77,7 +79,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     chosen = _settings(settings)
     needs_packages()
     paths = {"train": Path(train), "validation": Path(validation), **({} if test is None else {"test": Path(test)})}
-    source = model_folder(model)
+    source = find_model(model)
     folder = ResultFolder(Path(out))
     folder.check(overwrite=overwrite, inputs=[*paths.values(), source])
     tokenizer = load_tokenizer(source)
@@ -86,7 +88,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     runs = Runs(network, tokenizer, files, info, chosen, reporter)
     folder.begin(
         {
-            "model": str(source),
+            "model": lasting_name(model, source),
             "task": kind,
             **{name: str(path) for name, path in paths.items()},
             "finetune": chosen.model_dump(),

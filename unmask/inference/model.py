@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -17,11 +17,14 @@ from unmask.inference.embed import EmbedSettings, LongTexts, Pooling, embed_text
 from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
+from unmask.model.find import find_model
 from unmask.model.folder import load_model
-from unmask.tasks.model import TaskModel, load_fine_tuned
+from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.training.hardware import choose_dtype
+
+log = logging.getLogger("unmask")
 
 Precision = Literal["float32", "bf16", "auto"]
 
@@ -33,12 +36,16 @@ class Model:
         folder: Where it was loaded from.
         network: The encoder with its head, in evaluation mode.
         tokenizer: Its tokenizer.
+        fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
     """
 
-    def __init__(self, folder: Path, network: MaskedLM, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, folder: Path, network: MaskedLM, tokenizer: Tokenizer, fine_tuned: TaskModel | None = None
+    ) -> None:
         self.folder = folder
         self.network = network.eval()
         self.tokenizer = tokenizer
+        self.fine_tuned = fine_tuned
 
     @overload
     def fill(
@@ -78,8 +85,10 @@ class Model:
             top_k, joint, candidates, max_pieces: See `unmask.inference.fill.FillSettings`.
 
         Raises:
+            ModelError: The model is fine-tuned, and so has no head for masked tokens any more.
             SettingsError: As `unmask.inference.fill.fill_texts`.
         """
+        self.check_head()
         settings = FillSettings(top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
         if isinstance(text, str):
             return fill_texts(self.network, self.tokenizer, [text], settings)[0]
@@ -109,8 +118,10 @@ class Model:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.
 
         Raises:
+            ModelError: The model is fine-tuned, and so has no head for masked tokens any more.
             SettingsError: A sentence is empty or longer than the model, or the form is none.
         """
+        self.check_head()
         network, known = OwnNetwork(self.network), checked_form(form)
         return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
 
@@ -121,18 +132,29 @@ class Model:
             ModelError: The folder is not that of a fine-tuned model.
             SettingsError: An input does not fit the model's task.
         """
-        return self._fine_tuned.predict(inputs)
+        if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
+            self.fine_tuned = load_fine_tuned(self.folder)
+        return self.fine_tuned.predict(inputs)
 
-    @cached_property
-    def _fine_tuned(self) -> TaskModel:
-        return load_fine_tuned(self.folder)
+    def check_head(self) -> None:
+        """Makes sure that the model predicts tokens.
+
+        Raises:
+            ModelError: It is fine-tuned for a task, and was saved with that task's head alone.
+        """
+        if self.fine_tuned is not None:
+            raise ModelError(
+                f"{self.folder}: fine-tuned ({self.fine_tuned.info.kind}), so it predicts no tokens any more; use "
+                "predict or embed, or give the model that it was made from"
+            )
 
 
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     """Loads a model that unmask or transformers wrote.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder.
+        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
+            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`).
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
 
@@ -143,16 +165,24 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     """
     if precision not in get_args(Precision):
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
-    path = Path(folder)
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; give the folder of a model, such as RUN/model")
-    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
-        path = path / "model"  # the folder of a run
+    path = find_model(folder)
     tokenizer = load_tokenizer(path)
-    network = load_model(path, mask_id=tokenizer.special.mask)
+    fine_tuned = _fine_tuned(path, tokenizer)
+    network = load_model(path, mask_id=tokenizer.special.mask) if fine_tuned is None else fine_tuned.network
     if tokenizer.vocab_size > network.config.vocab_size:
         raise ModelError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
         )
     network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
-    return Model(path, network, tokenizer)
+    return Model(path, network, tokenizer, fine_tuned)
+
+
+def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
+    """The model with the head of its task, where the folder has one that reads as ours do."""
+    if not is_fine_tuned(folder):
+        return None
+    try:
+        return open_fine_tuned(folder, tokenizer)
+    except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained
+        log.warning("the head of a task is passed over: %s", error)
+        return None

@@ -12,6 +12,7 @@ from unmask.errors import ModelError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.questions import Network
 from unmask.inference.model import Model, load
+from unmask.model.find import find_model
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -32,9 +33,14 @@ class Scorable:
 
 
 def as_scorable(model: Model | Scorable) -> Scorable:
-    """A loaded model in the form in which models are measured."""
+    """A loaded model in the form in which models are measured.
+
+    Raises:
+        ModelError: It is fine-tuned, and so predicts no tokens any more.
+    """
     if isinstance(model, Scorable):
         return model
+    model.check_head()
     return Scorable(model.folder, OwnNetwork(model.network), model.tokenizer)
 
 
@@ -45,16 +51,14 @@ def load_scorable(folder: str | Path) -> Scorable:
     transformers, as do folders whose weights are not in one model.safetensors.
 
     Args:
-        folder: Of a model, or of a run.
+        folder: Of a model, or of a run; or the name of a model on the hub.
 
     Raises:
         ModelError: The folder is not there, lacks a file, or holds no masked language model; or it needs transformers,
             which is not installed.
         TokenizerError: The tokenizer cannot be used, for instance because it has no mask token.
     """
-    path = Path(folder)
-    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
-        path = path / "model"  # the folder of a run
+    path = find_model(folder)
     if (path / CONFIG).is_file() and not ((kind := _kind(path)) in LAYOUTS and (path / WEIGHTS).is_file()):
         from unmask.inference.transformers_model import load_with_transformers
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,12 @@ from unmask.inference.scorable import Scorable, as_scorable
 
 
 def score(
-    model: Model | Scorable, pairs: str | Path, *, form: str = "plain", pairs_per_paradigm: int | None = None
+    model: Model | Scorable,
+    pairs: str | Path,
+    *,
+    form: str = "plain",
+    pairs_per_paradigm: int | None = None,
+    notify: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Scores a model on minimal pairs in BLiMP's format.
 
@@ -24,6 +31,7 @@ def score(
         pairs: A file of JSON lines, a folder of such, or a tar archive of such.
         form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.evaluation.pseudo`.
         pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
+        notify: Told what is done, how many tokens of it, and of how many.
 
     Returns:
         `accuracy` over all pairs, ties one half, `interval` (95 %), `pairs`, `ties`, `phenomena` (name to accuracy),
@@ -45,7 +53,8 @@ def score(
                 kept.append(pair)
         read = kept
     scorable = as_scorable(model)
-    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known)
+    told = None if notify is None else partial(notify, "each token hidden in turn")
+    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=told)
     return {
         **_plain(result.overall),
         "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},

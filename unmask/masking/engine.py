@@ -142,7 +142,7 @@ class Masker:
         """Makes a masker for a tokenizer.
 
         Args:
-            tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
+            tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
             strategy: A name of `unmask.masking.settings.STRATEGIES`.
             rate: Expected share of the text's tokens that is predicted, in (0, 1), or a schedule.
             replacement: Shares of mask, random and unchanged among them.

@@ -11,6 +11,8 @@ from typing import Any
 
 from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
+from unmask.hub.fetch import local_path
+from unmask.hub.needs import TOKENIZER
 from unmask.inference.model import Model, load
 from unmask.lexicon.lexicon import load_lexicon
 from unmask.pretraining.begin import data_from_checkpoint
@@ -23,6 +25,7 @@ from unmask.pretraining.old_text import check_old_data
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
+from unmask.recipe.checkpoint import find_checkpoint
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.tokenizer import load_tokenizer
@@ -78,13 +81,13 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         steps: Budget in optimizer steps.
         tokens: Budget in tokens of text.
         strategy: Masking strategy.
-        tokenizer: Folder with a tokenizer.json or vocab.txt, or such a file; None trains one.
+        tokenizer: Folder with a tokenizer.json or vocab.txt, such a file, or a name on the hub; None trains one.
         tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
         vocab_size: Of the trained tokenizer; None sizes it to the corpus.
         seed: Of weights, order and masks.
         settings: `section.key=value` overrides.
-        from_: Folder of a model, or of a run, that the training begins with: `--from`, spelled as Python lets it. Its
-            architecture and tokenizer are taken, and the recipe `continue` where none is given.
+        from_: Folder of a model, or of a run, or a name on the hub, that the training begins with: `--from`, spelled as
+            Python lets it. Its architecture and tokenizer are taken, and the recipe `continue` where none is given.
         extend_vocab: How many words of the new text get entries of their own; with `from_`.
         old_data: Text that the model comes from, on which it is evaluated before and after; with `from_`. None takes
             the validation split of the run that made the model, where that is still there.
@@ -164,8 +167,8 @@ def _check_start(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
         return
     check_old_data(wanted.start.old_data)
     if overwrite:
-        for path in (wanted.start.checkpoint, *wanted.start.old_data):
-            _check_outside(Path(path), out)
+        for path in (find_checkpoint(wanted.start.checkpoint), *map(Path, wanted.start.old_data)):
+            _check_outside(path, out)
 
 
 def _check_before(
@@ -175,9 +178,10 @@ def _check_before(
     if paths and not is_prepared(paths):
         find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()], announce=False)
     if tokenizer is not None:
-        load_tokenizer(Path(tokenizer))
+        load_tokenizer(tokenizer)
     if overwrite:
-        for path in map(Path, [*(paths or ()), *([tokenizer] if tokenizer else ())]):
+        used = [] if tokenizer is None else [local_path(tokenizer, TOKENIZER)]
+        for path in map(Path, [*(paths or ()), *used]):
             _check_outside(path, out)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import RunError
+from unmask.hub.names import hub_name
 from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
 
 
@@ -54,12 +55,17 @@ class Request:
             "training.tokens": self.tokens,
             "training.seed": self.seed,
             "masking.strategy": self.strategy,
-            "tokenizer.path": None if self.tokenizer is None else str(Path(self.tokenizer).resolve()),
+            "tokenizer.path": None if self.tokenizer is None else _named(self.tokenizer),
             "tokenizer.kind": self.tokenizer_kind,
             "tokenizer.vocab_size": self.vocab_size,
-            "start.checkpoint": None if self.from_ is None else str(self.from_),
+            "start.checkpoint": str(self.from_.absolute()) if isinstance(self.from_, Path) else self.from_,
             "start.extend_vocab": self.extend_vocab,
             "start.old_data": None if self.old_data is None else [str(Path(path).absolute()) for path in self.old_data],
         }
         usual = DEFAULT if self.from_ is None else CONTINUING
         return load_recipe(self.recipe or usual, options=options, overrides=self.settings)
+
+
+def _named(source: str | Path) -> str:
+    """A whole path, so that a run may go on wherever its command is started; or a name of the hub."""
+    return str(Path(source).resolve()) if hub_name(source) is None else str(source)

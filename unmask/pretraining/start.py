@@ -19,6 +19,7 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, RunError
 from unmask.files import sync_folder
+from unmask.hub.fetch import lasting_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.extend import with_positions, with_words
 from unmask.model.folder import has_prediction_head, load_model, save_model
@@ -40,7 +41,7 @@ class StartFacts:
     """What was done to a checkpoint before the training; the summary gives it as `start`.
 
     Attributes:
-        checkpoint: Its folder.
+        checkpoint: Its folder, or its name and commit on the hub.
         sha256: Of its content.
         new_head: Whether it had no head for masked tokens, so that one was drawn.
         positions: Longest sequence before and after, where the model was made longer.
@@ -141,7 +142,7 @@ def _started(
     if length > config.max_position_embeddings:
         changes["positions"] = (config.max_position_embeddings, length)
         model = with_positions(model, length)
-    return StartFacts(str(folder), settings.sha256, new_head, **changes), model, tokenizer
+    return StartFacts(lasting_name(settings.checkpoint, folder), settings.sha256, new_head, **changes), model, tokenizer
 
 
 def _of_words(extension: Extension) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, SettingsError
+from unmask.hub.fetch import lasting_name
 from unmask.model.config import EncoderConfig, ModelSettings, Rotary
+from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, WEIGHTS, read_encoder_config
 from unmask.settings import validated
 from unmask.tokens.settings import TokenizerSettings
@@ -30,20 +32,12 @@ def find_checkpoint(path: str | Path) -> Path:
     """The folder of the model that is meant.
 
     Args:
-        path: It, or the folder of a run.
+        path: It, or the folder of a run; or the name of a model on the hub.
 
     Raises:
         ModelError: There is none.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder; --from takes the folder of a model, such as RUN/model")
-    if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
-        folder /= "model"
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise ModelError(f"{folder}: there is no {name}; --from takes the folder of a model, such as RUN/model")
-    return folder
+    return find_weights(path, way_out="--from takes the folder of a model, such as RUN/model")
 
 
 def checkpoint_sha256(folder: Path) -> str:
@@ -72,7 +66,7 @@ def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
             f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
             "this recipe was made with; give that one back, or remove start.sha256 (--set start.sha256=none)"
         )
-    start["checkpoint"], start["sha256"] = str(folder.resolve()), sha256
+    start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
     config = read_fitting_config(folder, load_tokenizer(folder))
     if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
         raise SettingsError(

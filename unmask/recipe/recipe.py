@@ -16,6 +16,9 @@ from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
 from unmask.evaluation.settings import EvaluationSettings
+from unmask.hub.fetch import fetch, lasting_name
+from unmask.hub.names import hub_name
+from unmask.hub.needs import TOKENIZER
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import ModelSettings
 from unmask.recipe.checkpoint import fill_from_checkpoint
@@ -104,11 +107,12 @@ def load_recipe(
         options: Values by dotted key, such as `{"training.minutes": 5}`; None values are passed over. Applied first.
         overrides: `section.key=value` in TOML's notation, as `--set` takes them.
         complete: Whether a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
-            against it. The recipe of a run is complete already, and its checkpoint need not be there any more.
+            against it, and names of the hub get their commits. The recipe of a run is complete already, and its
+            checkpoint need not be there any more.
 
     Raises:
         SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
-        ModelError, TokenizerError: The checkpoint cannot be used.
+        ModelError, TokenizerError: The checkpoint or the tokenizer cannot be used.
     """
     values, where = _read(source)
     for key, value in (options or {}).items():
@@ -118,7 +122,17 @@ def load_recipe(
         apply_override(values, override)
     if complete and values.get("start"):
         _complete(values, where)
-    return validated(Recipe, values, where=where)
+    recipe = validated(Recipe, values, where=where)
+    return _with_commit(recipe) if complete else recipe
+
+
+def _with_commit(recipe: Recipe) -> Recipe:
+    """The recipe, with the commit behind the name of a tokenizer on the hub."""
+    path = recipe.tokenizer.path
+    if path is None or (wanted := hub_name(path)) is None:
+        return recipe
+    tokenizer = recipe.tokenizer.model_copy(update={"path": lasting_name(path, fetch(wanted, TOKENIZER))})
+    return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
 def _complete(values: dict[str, Any], where: str) -> None:

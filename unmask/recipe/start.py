@@ -11,7 +11,8 @@ class StartSettings(Settings):
     """From which checkpoint a training begins, and what is added to it first.
 
     Attributes:
-        checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run.
+        checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the
+            name of such a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
         sha256: Of its content. Filled in when a run begins; where it is given, the checkpoint must have it.
         extend_vocab: How many words of the training text get an entry of their own; None adds none.
         extend_positions: Whether the model is made longer where `training.sequence_length` goes beyond it.

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import SettingsError
 from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import TaskInfo, load_task_model
+from unmask.model.find import find_model
+from unmask.model.folder import read_config_file
+from unmask.model.task_folder import KEY, TaskInfo, load_task_model
 from unmask.tasks.encoding import InputEncoder, words_of
 from unmask.tasks.network import outputs_of
 from unmask.tasks.predictions import Prediction
 from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
 from unmask.tasks.task import Task, task_of
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+
+_ARCHITECTURES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 @dataclass(frozen=True)
@@ -86,27 +90,29 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
     """Loads a fine-tuned model of unmask's or transformers'.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, or that of `unmask finetune`.
+        folder: With config.json, model.safetensors and tokenizer.json, or that of `unmask finetune`; or the name of a
+            model on the hub.
 
     Raises:
         ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model.
         TokenizerError: The tokenizer cannot be used.
     """
-    path = model_folder(folder)
-    tokenizer = load_tokenizer(path)
-    network, info = load_task_model(path, mask_id=tokenizer.special.mask)
-    return TaskModel(path, network, tokenizer, info)
+    path = find_model(folder)
+    return open_fine_tuned(path, load_tokenizer(path))
 
 
-def model_folder(folder: str | Path) -> Path:
-    """The folder of a model, or that within a run's.
+def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
+    """The same, with a tokenizer that is loaded already."""
+    network, info = load_task_model(folder, mask_id=tokenizer.special.mask)
+    return TaskModel(folder, network, tokenizer, info)
+
+
+def is_fine_tuned(folder: Path) -> bool:
+    """Whether a folder's config.json says that its head is that of a task.
 
     Raises:
-        ModelError: There is none.
+        ModelError: The file is missing or no JSON, or the layout is not supported.
     """
-    path = Path(folder)
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; give the folder of a model, such as RUN/model")
-    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
-        return path / "model"
-    return path
+    content, _ = read_config_file(folder)
+    architecture = next(iter(content.get("architectures") or []), "")
+    return isinstance(content.get(KEY), dict) or architecture.endswith(_ARCHITECTURES)

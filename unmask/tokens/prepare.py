@@ -220,7 +220,7 @@ def _obtain_tokenizer(
 ) -> Tokenizer:
     """Loads the tokenizer, takes the one that an earlier try has trained, or trains it on the training text alone."""
     if settings.path is not None:
-        return load_tokenizer(Path(settings.path))
+        return load_tokenizer(settings.path)
     if unchanged is not None:
         with suppress(TokenizerError):  # where it is damaged, it is trained again
             trained = load_tokenizer(folder.tokenizer)

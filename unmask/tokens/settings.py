@@ -15,7 +15,8 @@ class TokenizerSettings(Settings):
     """Which tokenizer is used or trained.
 
     Attributes:
-        path: A folder with a `tokenizer.json` or a `vocab.txt`, or such a file; None trains one on the corpus.
+        path: A folder with a `tokenizer.json` or a `vocab.txt`, such a file, or the name of a model on the hub (a run
+            notes its commit); None trains one on the corpus.
         kind: What is trained: WordPiece, byte-level BPE, Unigram, or a token for each character.
         vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus. For
             characters it is the most there may be, and None takes all characters of the corpus.

@@ -19,6 +19,8 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
+from unmask.hub.fetch import local_path
+from unmask.hub.needs import TOKENIZER
 from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import SPELLINGS, find_special_ids
@@ -251,16 +253,17 @@ def _prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
     return part.get("add_prefix_space")
 
 
-def load_tokenizer(source: Path) -> Tokenizer:
+def load_tokenizer(source: str | Path) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-        source: A `tokenizer.json` or BERT's `vocab.txt`, or a folder that holds one (a transformers folder does).
+        source: A `tokenizer.json` or BERT's `vocab.txt`, or a folder that holds one (a transformers folder does); or,
+            as a string, the name of a model on the hub.
 
     Raises:
         TokenizerError: There is none, it is damaged, or it lacks what an encoder needs.
     """
-    file = source
+    file = source = local_path(source, TOKENIZER)
     if source.is_dir():
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
     if not file.is_file():
@@ -308,7 +311,7 @@ def as_tokenizer(source: Any) -> Tokenizer:
     """Takes a tokenizer in any of the forms that users have.
 
     Args:
-        source: Ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
+        source: Ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes.
 
     Raises:
         TokenizerError: It is none of these (a slow transformers tokenizer has no `tokenizers` backend).
@@ -318,7 +321,7 @@ def as_tokenizer(source: Any) -> Tokenizer:
     if isinstance(source, tokenizers.Tokenizer):
         return Tokenizer(source)
     if isinstance(source, str | Path):
-        return load_tokenizer(Path(source))
+        return load_tokenizer(source)
     backend = getattr(source, "backend_tokenizer", None)
     if isinstance(backend, tokenizers.Tokenizer):
         return Tokenizer(backend, _names_of_roles(source.special_tokens_map))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, print_json
+from unmask.cli.options import JsonFlag, ModelName, print_json
 
 
 class Pooling(Enum):
@@ -40,7 +40,7 @@ PrecisionOption = Annotated[
 
 
 def embed(  # noqa: PLR0913, PLR0917  (options)
-    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    model: ModelName,
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
     out: Annotated[Path, typer.Option(help="A .npy file, or .parquet, which holds the texts' ids.")] = ...,  # type: ignore[assignment]
     pooling: Annotated[Pooling, typer.Option(help="Mean of a text's tokens, or its first token.")] = Pooling.mean,

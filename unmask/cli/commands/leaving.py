@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, print_json
+from unmask.cli.options import JsonFlag, ModelName, print_json
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder of the graphs.")] = ...,  # type: ignore[assignment]
     format: Annotated[str, typer.Option(help="onnx is the only one.")] = "onnx",  # noqa: A002
     int8: Annotated[bool, typer.Option("--int8", help="Also write graphs with 8-bit weights, for CPUs.")] = False,
@@ -31,7 +31,7 @@ def export(
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    model: ModelName,
     onnx: Annotated[
         Path | None, typer.Option(help="What export wrote of it. [default: `onnx` in the model's folder]")
     ] = None,

@@ -11,7 +11,7 @@ from unmask.cli.options import JsonFlag, Settings, print_json, rates_of
 
 
 def score(
-    model: Annotated[Path, typer.Argument(help="Folder of any masked language model.")],
+    model: Annotated[str, typer.Argument(help="Folder of any masked language model, or its name on the hub.")],
     pairs: Annotated[Path, typer.Argument(help="Minimal pairs: a file of JSON lines, a folder or a tar of such.")],
     form: Annotated[
         str, typer.Option(help="Pseudo-log-likelihood: plain, or word_l2r (pieces behind in the word hidden too).")

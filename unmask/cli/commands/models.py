@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, print_json
+from unmask.cli.options import JsonFlag, ModelName, print_json
 
 
 class Joint(Enum):
@@ -20,7 +19,7 @@ class Joint(Enum):
 
 
 def fill(
-    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    model: ModelName,
     text: Annotated[str, typer.Argument(help="A text with one or several [MASK].")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     joint: Annotated[
@@ -46,7 +45,7 @@ def fill(
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a model, such as RUN/model.")],
+    model: ModelName,
     data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
     masks: Annotated[int, typer.Option(help="Masks of each passage of text.")] = 2,

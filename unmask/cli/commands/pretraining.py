@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.commands.starting import ExtendVocab, From, OldData
-from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, print_json
+from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName, print_json
 
 
 def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
@@ -32,9 +32,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     strategy: Annotated[
         str | None, typer.Option(help="Masking, such as whole_word or span (see unmask masks).")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
-    ] = None,
+    tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and masks.")] = None,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="CHECKPOINT", help="Begin with this model (or run). [default: new weights]"),
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="CHECKPOINT",
+        help="Begin with this model (or run, or name on the hub). [default: new weights]",
+    ),
 ]
 ExtendVocab = Annotated[
     int | None, typer.Option(metavar="N", help="With --from: the N most telling new words get their own entries.")

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, print_json
+from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName, print_json
 
 
 def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
     out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="tokenizer.json, vocab.txt or their folder. [default: trains one]")
-    ] = None,
+    tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
     annotate: Annotated[
@@ -39,7 +37,7 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask prepare corpus.txt --out data/mine
     """
     options = {
-        "tokenizer.path": tokenizer and str(tokenizer),
+        "tokenizer.path": tokenizer,
         "tokenizer.kind": tokenizer_kind,
         "tokenizer.vocab_size": vocab_size,
         "annotation.columns": annotate and [name.strip() for name in annotate.split(",") if name.strip()],
@@ -92,7 +90,7 @@ def masks(
     text: Annotated[str, typer.Argument(help="A text to mask.")],
     strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: all]")] = None,
     rate: Annotated[float, typer.Option(help="Expected share of masked tokens.")] = 0.15,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder with a tokenizer.json.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or a name on the hub.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed, other masks.")] = 0,
     lexicon_file: Annotated[
         Path | None,

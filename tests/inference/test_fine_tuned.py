@@ -1,0 +1,113 @@
+"""A fine-tuned folder is read once, in silence, and does what such a model can do."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import unmask
+from tests.pretraining.checkpoints import released
+from unmask.errors import ModelError
+from unmask.inference.model import Model
+from unmask.inference.scorable import as_scorable
+from unmask.model.encoder import MaskedLM
+from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
+from unmask.tasks.model import load_fine_tuned
+from unmask.tokens.tokenizer import Tokenizer
+
+MakeModel = Callable[..., MaskedLM]
+TEXTS = ["The king sees the ship at sea.", "The dog."]
+TASKS = [
+    (TaskInfo("classify", ("sea", "garden")), TEXTS),
+    (TaskInfo("regress", ("stars",)), TEXTS),
+    (TaskInfo("pairs", ("yes", "no"), paired=True), [tuple(TEXTS)]),
+    (TaskInfo("tag", ("O", "NAME")), TEXTS),
+    (TaskInfo("answer"), [("Who?", TEXTS[0])]),
+]
+
+
+def tuned(
+    make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: TaskInfo, layout: str = "modernbert"
+) -> Path:
+    base = make_model(layout=layout)
+    save_task_model(with_task_head(base, info, seed=0).eval(), info, folder)
+    tokenizer.save(folder, max_length=64)
+    released(base, tokenizer, folder.with_name("base"))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert", "roberta"])
+@pytest.mark.parametrize(("info", "inputs"), TASKS)
+def test_it_is_loaded_once_without_a_warning(
+    make_model: MakeModel,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    info: TaskInfo,
+    inputs: list[object],
+    layout: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", info, layout)
+    read: list[Path] = []
+    monkeypatch.setattr("unmask.model.folder.load_file", lambda file: read.append(file) or load_file(file))
+    with caplog.at_level(logging.WARNING):
+        model = unmask.load(folder)
+        found = model.predict(inputs)
+    assert read == [folder / "model.safetensors"]
+    assert not caplog.messages
+    assert found == load_fine_tuned(folder).predict(inputs)
+    before = unmask.load(folder.with_name("base"))
+    assert np.array_equal(model.embed(TEXTS), before.embed(TEXTS)), "the encoder is that of the folder"
+
+
+def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0]))
+    lines: list[Callable[[Model], object]] = [
+        lambda model: model.fill("The [MASK]."),
+        lambda model: model.score(TEXTS),
+        as_scorable,
+    ]
+    for line in lines:
+        with pytest.raises(ModelError, match=r"tuned: fine-tuned \(classify\), so it predicts no tokens any more; use"):
+            line(model)
+    before = unmask.load(tmp_path / "base")
+    assert as_scorable(before).tokenizer is before.tokenizer
+    with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
+        before.predict(TEXTS)
+
+
+def test_the_precision_is_that_of_the_one_network(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[1][0])
+    exact, rounded = (unmask.load(folder, precision=p).predict(TEXTS) for p in ("float32", "bf16"))  # type: ignore[arg-type]
+    values = np.array([[each.value for each in found] for found in (exact, rounded)])  # type: ignore[union-attr]
+    assert not np.array_equal(*values)
+    np.testing.assert_allclose(*values, rtol=0.1, atol=0.02)
+
+
+def test_a_head_of_another_make_is_passed_over_and_said(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
+    content = json.loads((folder / "config.json").read_text())
+    del content["unmask_task"]
+    (folder / "config.json").write_text(json.dumps(content | {"classifier_pooling": "mean"}))
+    with caplog.at_level(logging.WARNING):
+        model = unmask.load(folder)
+    assert "the head of a task is passed over" in caplog.text
+    assert "classifier_pooling = 'mean' is not supported" in caplog.text
+    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
+    with pytest.raises(ModelError, match="classifier_pooling = 'mean' is not supported"):
+        model.predict(TEXTS)
+
+
+def test_it_is_verified_without_a_head(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    result = unmask.verify(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0], "bert"))
+    failed = {name: check.detail for name, check in result.checks.items() if not check.passed}
+    assert result.passed, failed

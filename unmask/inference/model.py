@@ -18,6 +18,7 @@ from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
+from unmask.model.foreign_folder import is_fine_tuned, runs_in_transformers
 from unmask.tasks.model import TaskModel, load_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -29,16 +30,31 @@ Precision = Literal["float32", "bf16", "auto"]
 class Model:
     """An encoder with its tokenizer.
 
+    Args:
+        network: None: a fine-tuned model that transformers runs, which predicts and does nothing else.
+
     Attributes:
         folder: Where it was loaded from.
-        network: The encoder with its head, in evaluation mode.
         tokenizer: Its tokenizer.
     """
 
-    def __init__(self, folder: Path, network: MaskedLM, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, network: MaskedLM | None, tokenizer: Tokenizer) -> None:
         self.folder = folder
-        self.network = network.eval()
+        self._network = None if network is None else network.eval()
         self.tokenizer = tokenizer
+
+    @property
+    def network(self) -> MaskedLM:
+        """The encoder with its head, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        if self._network is None:
+            raise ModelError(
+                f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
+            )
+        return self._network
 
     @overload
     def fill(
@@ -132,7 +148,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     """Loads a model that unmask or transformers wrote.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder.
+        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder. Of
+            models of other layouts than ours only fine-tuned ones are loaded, to predict with.
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
 
@@ -149,6 +166,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
         path = path / "model"  # the folder of a run
     tokenizer = load_tokenizer(path)
+    if runs_in_transformers(path) and is_fine_tuned(path):
+        return Model(path, None, tokenizer)
     network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:
         raise ModelError(

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, SettingsError
-from unmask.model.encoder import MaskedLM
+from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
 from unmask.model.task_folder import TaskInfo, load_task_model
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, words_of
 from unmask.tasks.network import outputs_of
 from unmask.tasks.predictions import Prediction
@@ -37,7 +38,7 @@ class TaskModel:
         info: What it does.
     """
 
-    def __init__(self, folder: Path, network: MaskedLM, tokenizer: Tokenizer, info: TaskInfo) -> None:
+    def __init__(self, folder: Path, network: TaskNetwork, tokenizer: Tokenizer, info: TaskInfo) -> None:
         self.folder = folder
         self.network = network.eval()
         self.tokenizer = tokenizer
@@ -86,15 +87,20 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
     """Loads a fine-tuned model of unmask's or transformers'.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, or that of `unmask finetune`.
+        folder: With config.json, weights and tokenizer.json, or that of `unmask finetune`.
 
     Raises:
-        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model.
+        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model; or it needs
+            transformers, which is not installed.
         TokenizerError: The tokenizer cannot be used.
     """
     path = model_folder(folder)
     tokenizer = load_tokenizer(path)
-    network, info = load_task_model(path, mask_id=tokenizer.special.mask)
+    network: TaskNetwork
+    if runs_in_transformers(path):
+        network, info = load_foreign_task(path, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
+    else:
+        network, info = load_task_model(path, mask_id=tokenizer.special.mask)
     return TaskModel(path, network, tokenizer, info)
 
 

@@ -348,7 +348,7 @@ def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: 
 
 def test_heads_that_cannot_hold_a_scale(tokenizer: Tokenizer, tmp_path: Path) -> None:
     network = network_of("Electra", INFOS["regress"], tokenizer, tmp_path)
-    assert last_layer(network) is network.encoder.model.classifier.out_proj
+    assert last_layer(network)[0] is network.encoder.model.classifier.out_proj.weight
     network.encoder.model.classifier.out_proj.bias = None
     with pytest.raises(ModelError, match="has no single layer with a bias that tells the number.*--task regress"):
         last_layer(network)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,34 +18,29 @@ from unmask.tasks.encoding import InputEncoder
 from unmask.tokens.tokenizer import Tokenizer
 
 
-class Affine(Protocol):
-    """A layer whose outputs are weights times inputs, and a bias."""
-
-    weight: Tensor
-    bias: Tensor
-
-
 def unscale(model: TaskNetwork, *, mean: float, deviation: float) -> None:
     """Makes a head that tells standardised numbers tell the numbers themselves.
 
     Raises:
         ModelError: As `last_layer`.
     """
-    layer = last_layer(model)
+    weight, bias = last_layer(model)
     with torch.no_grad():
-        layer.weight.mul_(deviation)
-        layer.bias.mul_(deviation).add_(mean)
+        weight.mul_(deviation)
+        bias.mul_(deviation).add_(mean)
 
 
-def last_layer(model: TaskNetwork) -> Affine:
-    """The layer that tells a number.
+def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the layer that tells a number.
 
     Raises:
         ModelError: A head of transformers has none that is known by its shape, or one without a bias.
     """
     if isinstance(model, MaskedLM):
         assert model.label_head is not None
-        return model.label_head.classifier
+        classifier = model.label_head.classifier
+        assert classifier.bias is not None
+        return classifier.weight, classifier.bias
     theirs = model.encoder.model
     of_encoder = f"{theirs.base_model_prefix}."
     found = [
@@ -59,7 +53,7 @@ def last_layer(model: TaskNetwork) -> Affine:
             f"the head of {type(theirs).__name__} has no single layer with a bias that tells the number, so it cannot "
             "hold the scale of the numbers; take another model for --task regress"
         )
-    return found[0]
+    return found[0].weight, found[0].bias
 
 
 def save_network(model: TaskNetwork, info: TaskInfo, folder: Path) -> None:

@@ -60,6 +60,11 @@ class Encoder(nn.Module):
         """Where its weights are."""
         return self.tokens.device
 
+    @property
+    def shares_rows(self) -> bool:
+        """Several texts may stand in a row: attention stays within segments."""
+        return True
+
     def forward(
         self,
         input_ids_BS: Tensor,

@@ -58,13 +58,16 @@ class ForeignEncoder(nn.Module):
             not ours; weights stay in float32.
     """
 
-    shares_rows = False
-
     def __init__(self, model: Any, kind: TaskKind) -> None:
         super().__init__()
         self.model = model
         self.kind = kind
         self.compute_dtype = torch.float32
+
+    @property
+    def shares_rows(self) -> bool:
+        """A row holds one text."""
+        return False
 
     @property
     def device(self) -> torch.device:

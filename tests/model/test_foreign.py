@@ -56,8 +56,8 @@ def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> F
 
 
 def network_of(name: str, info: TaskInfo, tokenizer: Tokenizer, folder: Path, **options: Any) -> ForeignTask:
-    """With weights of the head large enough for differences to show."""
-    pretrained = load(save_foreign(name, tokenizer, folder), tokenizer)
+    """With weights large enough for differences to show."""
+    pretrained = load(save_foreign(name, tokenizer, folder, initializer_range=0.3), tokenizer)
     return foreign_with_head(pretrained, info, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
 
 

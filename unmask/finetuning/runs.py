@@ -155,7 +155,7 @@ class Runs:
             "labels": list(self.info.names),
             "examples": self.ledger,
             "learning_rate": self.settings.learning_rate_for(self.pretrained.config.hidden_size),
-            "num_parameters": sum(p.numel() for p in best.model.encoder.parameters()),
+            "num_parameters": best.model.num_encoder_parameters,
         }
         if self.test is not None:
             summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}

@@ -280,6 +280,11 @@ class MaskedLM(nn.Module):
         return self.config.pad_id
 
     @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.parameters())
+
+    @property
     def num_parameters(self) -> int:
         """Trained numbers, the tied embedding counted once."""
         return sum(parameter.numel() for parameter in self.parameters())

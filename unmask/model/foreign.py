@@ -142,6 +142,11 @@ class ForeignTask(nn.Module):
         """Stands in what is left of rows."""
         return self.config.pad_id
 
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
+
     def classify(self, logits_NC: Tensor) -> Tensor:
         """The logits of texts, as they are."""
         return logits_NC

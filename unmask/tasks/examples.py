@@ -20,7 +20,6 @@ from unmask.packing.rows import Rows
 
 ROW = 128  # positions of a row, where no example is longer
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
-_STEP_ALONE = 8  # the same, of rows that hold one example, in which padding costs time as well
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())
     if alone:
-        length = min(-(-longest // _STEP_ALONE) * _STEP_ALONE, max_length)
+        length = longest  # no longer: some networks (with convolutions) let a little of the padding through
         packed = [[Fragment(number, 0, len(example))] for number, example in enumerate(examples)]
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.cli.test_cli import call, main  # noqa: F401
+from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -76,7 +78,7 @@ def test_mistakes_of_users(main, make_model: MakeModel, tokenizer: Tokenizer, tm
     for changes, more, message in (
         ({"model": tmp_path / "none"}, (), "no such folder; give the folder of a model"),
         ({"model": tmp_path}, (), "there is no tokenizer.json"),
-        ({"model": other}, (), "model_type 'distilbert' is not supported; supported are 'modernbert', 'bert'"),
+        ({"model": other}, (), "distilbert: no encoder that transformers reads"),
         ({"task": "cluster"}, (), "unknown task 'cluster'; known are classify, pairs, regress, tag, answer"),
         ({"train": empty}, (), "empty.csv: there is no example in this file"),
         ({"train": tagged}, (), "holds words with tags, for --task tag"),
@@ -96,6 +98,29 @@ def test_mistakes_of_users(main, make_model: MakeModel, tokenizer: Tokenizer, tm
         assert not (tmp_path / "out").exists()
     code, _, err = main("predict", encoder, train)
     assert (code, "this model is not fine-tuned for a task" in err) == (2, True)
+
+
+def test_an_encoder_that_transformers_runs(main, tokenizer: Tokenizer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    pytest.importorskip("transformers")
+    encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder")
+    train, dev = write_conll(tmp_path / "train.conll", 32, 0), write_conll(tmp_path / "dev.conll", 8, 1)
+    given = ("finetune", encoder, "--task", "tag", "--train", train, "--validation", dev)
+    code, out, err = main(*given, "--out", tmp_path / "out", *SETS, "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["num_parameters"] == sum(
+        tensor.numel() for name, tensor in load_file(encoder / "model.safetensors").items() if "vocab_" not in name
+    )
+    text = tmp_path / "lines.txt"
+    text.write_text("The king sleeps in Constantinople.\n" + "The dog sees the ship at sea. " * 30 + "\n")
+    code, out, err = main("predict", tmp_path / "out", text)
+    assert code == 0, err
+    assert "1 of 2 texts are longer than 66 tokens; they are seen in several parts" in err
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first["words"] == ["The", "king", "sleeps", "in", "Constantinople", "."]
+    assert len(second["tags"]) == len(second["probabilities"]) == len(second["words"]) == 8 * 30
+    code, _, err = main("fill", tmp_path / "out", "The [MASK].")
+    assert (code, "here it predicts, and does nothing else" in err) == (2, True)
 
 
 def test_help_names_the_commands() -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from unmask.errors import CorpusError, SettingsError
-from unmask.finetuning.fitting import layer_factors, rank
+from unmask.finetuning.fitting import rank
 from unmask.finetuning.labels import check_unseen, class_weights, mean_and_deviation, task_info
+from unmask.finetuning.layers import layer_factors
 from unmask.finetuning.metrics import answer_f1, are_entities, measure, metric_names, needs_packages, selecting_metric
 from unmask.finetuning.reading import Labelled
 from unmask.finetuning.runs import _spread

@@ -91,6 +91,29 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     assert total > 0.0
 
 
+def test_a_row_each() -> None:
+    """For networks that do not keep texts of a row apart: as long as the longest."""
+    sizes = (5, 12, 3)
+    examples = [
+        Example(n, np.arange(10, 10 + size), np.ones(size, dtype=np.int64), np.array([0, size - 1]), np.array([0, 1]),
+                {"target": np.array([1, 2])})
+        for n, size in enumerate(sizes)
+    ]  # fmt: skip
+    packed = pack_examples(examples, pad_id=7, max_length=64, alone=True)
+    assert packed.rows.shape == (3, 12)
+    assert packed.begins.tolist() == [0, 12, 24]
+    for row, size in enumerate(sizes):
+        assert packed.rows.input_ids[row].tolist() == [*range(10, 10 + size), *[7] * (12 - size)]
+        assert packed.rows.segment_ids[row].tolist() == [0] * size + [-1] * (12 - size)
+        assert packed.rows.token_type_ids is not None
+        assert packed.rows.token_type_ids[row].sum() == size
+        found = packed.rows.classes["target"][row].tolist()
+        assert (found[0], found[size - 1], sum(found)) == (1, 2, 3 - (12 - 2))
+    assert list(batches_by_length(examples, 20)) == [[2, 0, 1]]
+    for tokens, batches in ((15, [[2, 0], [1]]), (36, [[2, 0, 1]]), (35, [[2, 0], [1]]), (1, [[2], [0], [1]])):
+        assert list(batches_by_length(examples, tokens, padded=True)) == batches, tokens
+
+
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer, info: TaskInfo) -> None:
     """From the outputs at each place, one example after another."""

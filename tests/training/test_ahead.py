@@ -103,6 +103,7 @@ def test_empty_rows_have_no_targets(stream: RowStream, masker: Masker) -> None:
     filled = with_empty_rows(rows, 8, pad_id=0)
     assert filled.shape == (8, 32)
     assert with_empty_rows(rows, 5, pad_id=0) is rows
+    assert with_empty_rows(rows, 1, pad_id=0) is rows, "a stream of examples makes as many rows as these need"
     plain, masked = masker(rows), masker(filled)
     assert torch.equal(masked.labels[:5], plain.labels)
     assert torch.equal(masked.input_ids[:5], plain.input_ids)

@@ -16,9 +16,9 @@ from unmask.finetuning.reading import read_labelled
 from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
 from unmask.finetuning.runs import Files, Runs
 from unmask.finetuning.settings import FinetuneSettings
+from unmask.finetuning.start import load_pretrained
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
-from unmask.model.folder import load_model
 from unmask.model.task_folder import TaskInfo, TaskKind
 from unmask.recipe.overrides import apply_override, set_value
 from unmask.settings import validated
@@ -59,7 +59,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
 
     Args:
-        model: Folder of an encoder of unmask's or transformers' in a layout of ours, or its name on the hub.
+        model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
+            its name on the hub.
         task: `classify`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
         train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
         validation: What the best model is told by.
@@ -83,9 +84,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     folder = ResultFolder(Path(out))
     folder.check(overwrite=overwrite, inputs=[*paths.values(), source])
     tokenizer = load_tokenizer(source)
-    network = load_model(source, mask_id=tokenizer.special.mask)
+    pretrained = load_pretrained(source, tokenizer, max_length=chosen.max_length)
     files, info = _read(kind, paths, chosen, reporter)
-    runs = Runs(network, tokenizer, files, info, chosen, reporter)
+    runs = Runs(pretrained, tokenizer, files, info, chosen, reporter)
     folder.begin(
         {
             "model": lasting_name(model, source),

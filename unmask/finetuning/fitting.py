@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from unmask.finetuning.layers import factors_of
 from unmask.finetuning.metrics import LOWER_IS_BETTER, Metrics, measure
 from unmask.finetuning.objectives import objective_of
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.stream import ExampleStream
-from unmask.model.encoder import MaskedLM
 from unmask.model.task_folder import TaskInfo
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.examples import ROW, Example
 from unmask.tasks.network import outputs_of
 from unmask.tasks.predictions import Prediction
@@ -24,7 +25,7 @@ from unmask.training.loop import StepReport, train
 from unmask.training.optimizer import Optimizer
 from unmask.training.schedule import Linear
 from unmask.training.settings import AdamWSettings, TrainingSettings
-from unmask.training.state import TrainState
+from unmask.training.state import LearnerState
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Fitted:
         stopped_early: Whether the metric had not risen for too long.
     """
 
-    model: MaskedLM
+    model: TaskNetwork
     seed: int
     history: tuple[Evaluated, ...]
     best: Evaluated
@@ -97,7 +98,7 @@ class Plan:
 
 
 def fit(
-    model: MaskedLM,
+    model: TaskNetwork,
     plan: Plan,
     *,
     seed: int,
@@ -120,15 +121,16 @@ def fit(
     stream = ExampleStream(
         plan.train,
         batch_size=settings.batch_size,
-        pad_id=config.pad_id,
+        pad_id=model.pad_id,
         max_length=config.max_position_embeddings,
         seed=seed,
+        alone=not model.encoder.shares_rows,
     )
     training = _training_settings(plan, config.hidden_size, stream.batches, seed)
-    dtype = choose_dtype(settings.precision, model.encoder.tokens.device)
+    dtype = choose_dtype(settings.precision, model.encoder.device)
     model.encoder.compute_dtype = dtype
-    factor_of = layer_factors(config.num_layers, settings.layer_decay)
-    state = TrainState(model, Optimizer(model, training, dtype=dtype, factor_of=factor_of))
+    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, settings.layer_decay))
+    state = LearnerState(model, optimizer)
     every = max(1, stream.batches // settings.evaluations_per_epoch)
     history: list[Evaluated] = []
     best: tuple[Evaluated, dict[str, Tensor]] | None = None
@@ -162,7 +164,7 @@ def fit(
     )
 
 
-def evaluate(model: MaskedLM, info: TaskInfo, task: Task, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
+def evaluate(model: TaskNetwork, info: TaskInfo, task: Task, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
     """Predicts and measures, in the type that the model computes in.
 
     Args:
@@ -180,26 +182,6 @@ def rank(metrics: Metrics, name: str) -> float:
     """A metric as a number that is higher the better; one that is not defined is the worst."""
     value = metrics[name]
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
-
-
-def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
-    """The share of the learning rate that a parameter takes.
-
-    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what stands
-    behind the last layer goes with it.
-
-    Source: Clark et al. 2020 (ELECTRA), appendix B.
-    """
-
-    def factor(name: str) -> float:
-        if not name.startswith("encoder."):
-            return 1.0
-        if name.startswith("encoder.final_norm."):
-            return decay
-        below = num_layers - int(name.split(".")[2]) if name.startswith("encoder.blocks.") else num_layers + 1
-        return decay**below
-
-    return factor
 
 
 def _training_settings(plan: Plan, hidden_size: int, batches: int, seed: int) -> TrainingSettings:

@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.masking.engine import MaskedRows
-from unmask.model.encoder import MaskedLM
 from unmask.model.loss import Losses, losses_of, predicted_positions
 from unmask.model.task_folder import TaskKind
+from unmask.model.task_network import TaskNetwork
 from unmask.packing.rows import Rows
 from unmask.tasks.answer import BEGIN, END
 from unmask.tasks.text import TARGET
@@ -54,12 +54,12 @@ def _class_targets(weights_C: Tensor | None) -> Callable[[Rows, MaskedRows], Tar
     return find
 
 
-def _class_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _class_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
     logits_NC = model.classify(hidden_TD.index_select(0, targets.positions_N))
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
 
-def _tag_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _tag_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
     logits_NC = model.tag(hidden_TD.index_select(0, targets.positions_N))
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
@@ -71,7 +71,7 @@ def _number_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return Targets(positions_N, values_T[positions_N])
 
 
-def _number_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _number_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
     """Squared errors."""
     found_N = model.classify(hidden_TD.index_select(0, targets.positions_N))[:, 0].float()
     each_N = functional.mse_loss(found_N, targets.classes_N, reduction="none")
@@ -96,7 +96,7 @@ def _segment_numbers(segment_ids_BS: Tensor) -> Tensor:
     return torch.where(segment_ids_BS >= 0, row_B1 + segment_ids_BS, -1)
 
 
-def _answer_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _answer_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
     """Mean of the cross-entropies of begin and end, each among all tokens of the example."""
     positions_NL = targets.positions_N
     held_NL = positions_NL >= 0

@@ -17,11 +17,10 @@ from unmask.finetuning.labels import class_weights, mean_and_deviation
 from unmask.finetuning.metrics import Metrics, right_and_predicted, selecting_metric
 from unmask.finetuning.reading import Labelled
 from unmask.finetuning.reporter import FinetuneReporter
-from unmask.finetuning.saving import save_tokenizer, unscale
+from unmask.finetuning.saving import last_layer, save_network, save_tokenizer, unscale
 from unmask.finetuning.settings import FinetuneSettings
-from unmask.model.encoder import MaskedLM
-from unmask.model.initialise import initialise
-from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
+from unmask.finetuning.start import Pretrained, begin
+from unmask.model.task_folder import TaskInfo
 from unmask.report.finetune_page import write_finetune_report
 from unmask.tasks.encoding import InputEncoder
 from unmask.tasks.examples import Encoded
@@ -45,7 +44,7 @@ class Runs:
     """All runs of a fine-tuning.
 
     Args:
-        network: The pretrained model; it stays as it is.
+        pretrained: The encoder; it stays as it is.
         tokenizer: Its tokenizer.
         files: What is learned from and measured on.
         info: What the model will do.
@@ -58,16 +57,16 @@ class Runs:
 
     def __init__(
         self,
-        network: MaskedLM,
+        pretrained: Pretrained,
         tokenizer: Tokenizer,
         files: Files,
         info: TaskInfo,
         settings: FinetuneSettings,
         reporter: FinetuneReporter,
     ) -> None:
-        self.network, self.tokenizer, self.info, self.files = network, tokenizer, info, files
+        self.pretrained, self.tokenizer, self.info, self.files = pretrained, tokenizer, info, files
         self.settings, self.reporter = settings, reporter
-        self.encoder = InputEncoder(tokenizer, network.config, max_length=settings.max_length)
+        self.encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
         self.ledger: dict[str, dict[str, int]] = {}
         self.task = task_of(info, stride=settings.stride, longest_answer=settings.longest_answer)
         learning: Task = self.task
@@ -103,14 +102,14 @@ class Runs:
                 best = fitted
         assert best is not None, "there is a seed at least"
         write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in metrics))
-        save_task_model(best.model, self.info, folder.model)
+        save_network(best.model, self.info, folder.model)
         save_tokenizer(self.tokenizer, folder.model, self.encoder)
         return self._finish(folder, best, runs, metrics)
 
     def _fit(self, seed: int) -> Fitted:
-        model = with_task_head(self.network, self.info, seed=seed, dropout=self.settings.dropout)
-        if self.settings.initial_weights == "random":
-            initialise(model, seed=seed)
+        model = begin(self.pretrained, self.info, seed=seed, settings=self.settings)
+        if isinstance(self.plan.task, NumberTask):
+            last_layer(model)  # an error before training, where there is none
         fitted = fit(
             model.to(choose_device()),
             self.plan,
@@ -155,8 +154,8 @@ class Runs:
             **_spread("metrics", runs),
             "labels": list(self.info.names),
             "examples": self.ledger,
-            "learning_rate": self.settings.learning_rate_for(self.network.config.hidden_size),
-            "num_parameters": sum(p.numel() for p in best.model.encoder.parameters()),
+            "learning_rate": self.settings.learning_rate_for(self.pretrained.config.hidden_size),
+            "num_parameters": best.model.num_encoder_parameters,
         }
         if self.test is not None:
             summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
@@ -199,7 +198,7 @@ class Runs:
     def _announce(self) -> None:
         info, records = self.info, self.ledger["train"]["records"]
         what = f", {len(info.names)} labels" if info.names and info.kind != "regress" else ""
-        rate = self.settings.learning_rate_for(self.network.config.hidden_size)
+        rate = self.settings.learning_rate_for(self.pretrained.config.hidden_size)
         self.reporter.note(f"{info.kind}: {records:,} training examples{what}; learning rate {rate:.2g}")
 
 

@@ -33,9 +33,11 @@ class FinetuneSettings(Settings):
         learning_rate: Peak rate; None: 5e-5 x 768 / hidden size, BERT's largest at its size, and more for small models.
         warmup: Share of the steps in which it rises; then it falls in a line to 0.
         layer_decay: Factor from each layer to the one below it; the head has the peak rate, the embedding the least.
+            Layers that share their weights (ALBERT) are one.
         weight_decay: Decoupled, on matrices and embeddings.
         clip_norm: Largest norm of the whole gradient.
-        dropout: None: the model's own.
+        dropout: None: the model's own. In models that transformers runs this is every rate of dropout that config.json
+            names: of hidden states, of attention, and before the head.
         evaluations_per_epoch: How often the validation file is predicted.
         patience: Evaluations without a better metric after which training ends; None: never.
         metric: What the best model is told by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.

@@ -19,6 +19,7 @@ from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
 from unmask.model.folder import load_model
+from unmask.model.foreign_folder import runs_in_transformers
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -32,20 +33,35 @@ Precision = Literal["float32", "bf16", "auto"]
 class Model:
     """An encoder with its tokenizer.
 
+    Args:
+        network: None: a fine-tuned model that transformers runs, which predicts and does nothing else.
+
     Attributes:
         folder: Where it was loaded from.
-        network: The encoder with its head, in evaluation mode.
         tokenizer: Its tokenizer.
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
     """
 
     def __init__(
-        self, folder: Path, network: MaskedLM, tokenizer: Tokenizer, fine_tuned: TaskModel | None = None
+        self, folder: Path, network: MaskedLM | None, tokenizer: Tokenizer, fine_tuned: TaskModel | None = None
     ) -> None:
         self.folder = folder
-        self.network = network.eval()
+        self._network = None if network is None else network.eval()
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
+
+    @property
+    def network(self) -> MaskedLM:
+        """The encoder with its head, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        if self._network is None:
+            raise ModelError(
+                f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
+            )
+        return self._network
 
     @overload
     def fill(
@@ -154,7 +170,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
 
     Args:
         folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
-            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`).
+            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`). Of models of
+            other layouts than ours only fine-tuned ones are loaded, to predict with.
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
 
@@ -169,6 +186,9 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     tokenizer = load_tokenizer(path)
     fine_tuned = _fine_tuned(path, tokenizer)
     network = load_model(path, mask_id=tokenizer.special.mask) if fine_tuned is None else fine_tuned.network
+    if not isinstance(network, MaskedLM):
+        network.encoder.compute_dtype = choose_dtype(precision, network.encoder.device)
+        return Model(path, None, tokenizer, fine_tuned)
     if tokenizer.vocab_size > network.config.vocab_size:
         raise ModelError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
@@ -181,6 +201,8 @@ def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
     """The model with the head of its task, where the folder has one that reads as ours do."""
     if not is_fine_tuned(folder):
         return None
+    if runs_in_transformers(folder):
+        return open_fine_tuned(folder, tokenizer)
     try:
         return open_fine_tuned(folder, tokenizer)
     except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained

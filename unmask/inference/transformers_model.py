@@ -15,12 +15,13 @@ import torch
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.questions import Answer, Question, chunk_of, judge, split_answers
 from unmask.inference.scorable import Scorable
+from unmask.model.foreign_folder import import_transformers
+from unmask.model.foreign_shape import longest_of
 from unmask.tokens.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 MOST_POSITIONS = 4096
 _LOGITS = 1 << 25  # of a batch, in float32
 _OLDER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
-_UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
 
 
 class TransformersNetwork:
@@ -57,15 +58,6 @@ class TransformersNetwork:
         return split_answers(questions, losses, ranks)
 
 
-def longest_of(model: Any) -> int:
-    """Positions that a transformers model takes. RoBERTa's kind begins its table behind the padding's id."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    found = getattr(model.config, "max_position_embeddings", None)
-    return found if isinstance(found, int) and 0 < found < _UNBOUNDED else 512
-
-
 def load_with_transformers(folder: Path, kind: str | None) -> Scorable:
     """Loads a model that transformers knows, without running code from the folder.
 
@@ -77,15 +69,7 @@ def load_with_transformers(folder: Path, kind: str | None) -> Scorable:
         ModelError: transformers is not installed, does not know the layout, or there is no masked-language-model head.
         TokenizerError: The tokenizer cannot be used.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ModelError(
-            f"{folder}: a model of type {kind!r} runs in transformers, which is not installed: "
-            "pip install 'unmask[transformers]'"
-        ) from error
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()  # what is missing is told below, as an error
+    transformers = import_transformers(folder, kind)
     try:
         model, report = transformers.AutoModelForMaskedLM.from_pretrained(
             folder, output_loading_info=True, local_files_only=True

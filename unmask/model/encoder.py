@@ -55,6 +55,16 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(config, first=layer == 0) for layer in range(config.num_layers))
         self.final_norm = None if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.tokens.device
+
+    @property
+    def shares_rows(self) -> bool:
+        """Several texts may stand in a row: attention stays within segments."""
+        return True
+
     def forward(
         self,
         input_ids_BS: Tensor,
@@ -263,6 +273,16 @@ class MaskedLM(nn.Module):
     def _of_token(self, hidden_ND: Tensor) -> Tensor:
         """What heads of single tokens are given: ModernBERT's share the layer and norm of the prediction head."""
         return hidden_ND if self.config.parts.label_dense else self.head.transform(hidden_ND)
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.parameters())
 
     @property
     def num_parameters(self) -> int:

@@ -28,7 +28,7 @@ from unmask.model.parts import Linear
 
 TaskKind = Literal["classify", "pairs", "regress", "tag", "answer"]
 KEY = "unmask_task"
-_ARCHITECTURES: dict[TaskKind, str] = {
+ARCHITECTURES: dict[TaskKind, str] = {
     "classify": "SequenceClassification",
     "pairs": "SequenceClassification",
     "regress": "SequenceClassification",
@@ -99,21 +99,33 @@ def save_task_model(model: MaskedLM, info: TaskInfo, folder: Path) -> None:
     ours = {name: p.detach().to("cpu", torch.float32) for name, p in model.named_parameters() if name in wanted}
     content = layout.write_config(model.config)
     stem = content["architectures"][0].removesuffix("ForMaskedLM")
-    content["architectures"] = [f"{stem}For{_ARCHITECTURES[info.kind]}"]
+    content["architectures"] = [f"{stem}For{ARCHITECTURES[info.kind]}"]
     if info.names:
         content |= label_content(info.names)
     if info.kind in ("classify", "pairs", "regress"):
         content |= dict(layout.label_config)
-        content["problem_type"] = "regression" if info.kind == "regress" else "single_label_classification"
-    content[KEY] = {
+        content["problem_type"] = problem_type(info)
+    content[KEY] = task_content(info)
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    save_file(layout.names.to_transformers(ours), folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+
+
+def problem_type(info: TaskInfo) -> str | None:
+    """What transformers calls the task of a head for whole texts; None where the head is for tokens."""
+    if info.kind in ("tag", "answer"):
+        return None
+    return "regression" if info.kind == "regress" else "single_label_classification"
+
+
+def task_content(info: TaskInfo) -> dict[str, Any]:
+    """What config.json says of the task under our own key."""
+    return {
         "kind": info.kind,
         "paired": info.paired,
         "may_be_missing": info.may_be_missing,
         "max_length": info.max_length,
     }
-    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_file(layout.names.to_transformers(ours), folder / WEIGHTS, metadata={"format": "pt"})
-    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 
 
 def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
@@ -128,7 +140,7 @@ def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
             task, or has another head than unmask's.
     """
     content, layout = read_config_file(folder)
-    info = _read_info(content, folder)
+    info = read_info(content, folder)
     if info.kind in ("classify", "pairs", "regress"):
         for key, value in layout.label_config.items():
             if content.get(key, "cls") != value:
@@ -170,7 +182,18 @@ def _names_of(model: MaskedLM) -> set[str]:
     return {name for name, _ in model.named_parameters() if name.startswith(("encoder.", *_HEADS)) or name in shared}
 
 
-def _read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
+def does_task(content: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model that is fine-tuned for a task."""
+    architecture = next(iter(content.get("architectures") or []), "")
+    return isinstance(content.get(KEY), dict) or any(f"For{kind}" in architecture for kind in ARCHITECTURES.values())
+
+
+def read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
+    """What a config.json says of the task, under our own key or by its architecture.
+
+    Raises:
+        ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
+    """
     architecture = next(iter(content.get("architectures") or []), "")
     own = content.get(KEY)
     names = _names(content, folder)
@@ -178,7 +201,7 @@ def _read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
         kind: TaskKind = own["kind"]
     elif architecture.endswith("ForTokenClassification"):
         kind = "tag"
-    elif architecture.endswith("ForQuestionAnswering"):
+    elif architecture.endswith(("ForQuestionAnswering", "ForQuestionAnsweringSimple")):
         kind, names = "answer", ()
     elif architecture.endswith("ForSequenceClassification"):
         kind = "regress" if content.get("problem_type") == "regression" or len(names) == 1 else "classify"

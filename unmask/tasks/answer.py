@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.model.encoder import MaskedLM
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, ids_of
 from unmask.tasks.examples import Encoded, Example
 from unmask.tasks.predictions import AnswerPrediction, Prediction
@@ -54,7 +54,7 @@ class AnswerTask:
         ]
         return Encoded(examples, split=sum(len(found) > 1 for found in windows))
 
-    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.find_answers(hidden_ND)
 

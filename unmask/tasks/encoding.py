@@ -11,7 +11,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import CorpusError, ModelError, SettingsError
-from unmask.model.config import EncoderConfig
+from unmask.model.task_network import TaskConfig
 from unmask.tasks.records import QuestionRecord
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class InputEncoder:
         SettingsError: The model is shorter than the length.
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, *, max_length: int | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, config: TaskConfig, *, max_length: int | None = None) -> None:
         longest = config.max_position_embeddings
         if max_length is not None and max_length > longest:
             raise SettingsError(f"finetune.max_length {max_length} is more than the model's {longest} positions")

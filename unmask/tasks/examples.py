@@ -1,7 +1,7 @@
 """Inputs of the network, packed into rows: no time goes into padding.
 
 Examples of any lengths share rows as segments, which do not see each other; so what comes out for an example does not
-depend on what stands beside it.
+depend on what stands beside it. Networks that do not keep segments apart get rows of one example each, padded.
 
 Shape suffixes: B = rows, S = positions.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.packing.pack import pack_pieces
+from unmask.packing.pack import Fragment, pack_pieces
 from unmask.packing.rows import Rows
 
 ROW = 128  # positions of a row, where no example is longer
@@ -76,18 +76,23 @@ class Packed:
     begins: NDArray[np.int64]
 
 
-def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int) -> Packed:
-    """Puts examples into as few rows as possible.
+def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Packed:
+    """Puts examples into as few rows as possible, or into a row each.
 
     Args:
         examples: None is longer than `max_length`.
         pad_id: Stands in what is left of the rows.
         max_length: Positions that the model has: no row is longer.
+        alone: Whether each has a row of its own, in the order in which they are given; rows are as long as the longest.
     """
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())
-    length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
-    packed = pack_pieces(lengths, row_length=length, overhead=0)
+    if alone:
+        length = longest  # no longer: some networks (with convolutions) let a little of the padding through
+        packed = [[Fragment(number, 0, len(example))] for number, example in enumerate(examples)]
+    else:
+        length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
+        packed = pack_pieces(lengths, row_length=length, overhead=0)
     shape = len(packed), length
     input_ids = np.full(shape, pad_id, dtype=np.int64)
     segment_ids = np.full(shape, -1, dtype=np.int32)
@@ -118,16 +123,23 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int) 
     return Packed(rows, begins)
 
 
-def batches_by_length(examples: Sequence[Example], tokens: int) -> Iterator[list[int]]:
-    """Numbers of examples, those of like length together, with at most so many tokens a batch (or one example)."""
+def batches_by_length(examples: Sequence[Example], tokens: int, *, padded: bool = False) -> Iterator[list[int]]:
+    """Numbers of examples, those of like length together, with at most so many tokens a batch (or one example).
+
+    Args:
+        examples: Inputs.
+        tokens: Of a batch.
+        padded: Whether each takes as many as the longest of its batch.
+    """
     batch: list[int] = []
     held = 0
     for number in sorted(range(len(examples)), key=lambda number: len(examples[number])):
-        if batch and held + len(examples[number]) > tokens:
+        length = len(examples[number])
+        if batch and (length * (len(batch) + 1) if padded else held + length) > tokens:
             yield batch
             batch, held = [], 0
         batch.append(number)
-        held += len(examples[number])
+        held += length
     if batch:
         yield batch
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
 from unmask.model.folder import read_config_file
-from unmask.model.task_folder import KEY, TaskInfo, load_task_model
+from unmask.model.foreign_folder import is_fine_tuned as is_fine_tuned_in_transformers
+from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
+from unmask.model.task_folder import TaskInfo, does_task, load_task_model
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, words_of
 from unmask.tasks.network import outputs_of
 from unmask.tasks.predictions import Prediction
 from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
 from unmask.tasks.task import Task, task_of
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
-
-_ARCHITECTURES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TaskModel:
         info: What it does.
     """
 
-    def __init__(self, folder: Path, network: MaskedLM, tokenizer: Tokenizer, info: TaskInfo) -> None:
+    def __init__(self, folder: Path, network: TaskNetwork, tokenizer: Tokenizer, info: TaskInfo) -> None:
         self.folder = folder
         self.network = network.eval()
         self.tokenizer = tokenizer
@@ -90,11 +90,12 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
     """Loads a fine-tuned model of unmask's or transformers'.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, or that of `unmask finetune`; or the name of a
-            model on the hub.
+        folder: With config.json, weights and tokenizer.json, or that of `unmask finetune`; or the name of a model on
+            the hub.
 
     Raises:
-        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model.
+        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model; or it needs
+            transformers, which is not installed.
         TokenizerError: The tokenizer cannot be used.
     """
     path = find_model(folder)
@@ -103,7 +104,11 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
 
 def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     """The same, with a tokenizer that is loaded already."""
-    network, info = load_task_model(folder, mask_id=tokenizer.special.mask)
+    network: TaskNetwork
+    if runs_in_transformers(folder):
+        network, info = load_foreign_task(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
+    else:
+        network, info = load_task_model(folder, mask_id=tokenizer.special.mask)
     return TaskModel(folder, network, tokenizer, info)
 
 
@@ -113,6 +118,6 @@ def is_fine_tuned(folder: Path) -> bool:
     Raises:
         ModelError: The file is missing or no JSON, or the layout is not supported.
     """
-    content, _ = read_config_file(folder)
-    architecture = next(iter(content.get("architectures") or []), "")
-    return isinstance(content.get(KEY), dict) or architecture.endswith(_ARCHITECTURES)
+    if runs_in_transformers(folder):
+        return is_fine_tuned_in_transformers(folder)
+    return does_task(read_config_file(folder)[0])

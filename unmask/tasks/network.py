@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.model.encoder import MaskedLM
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.examples import Example, batches_by_length, pack_examples
 from unmask.tasks.task import Task
 
@@ -19,7 +19,7 @@ BATCH_TOKENS = 8192
 
 
 @torch.no_grad()
-def outputs_of(model: MaskedLM, task: Task, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
+def outputs_of(model: TaskNetwork, task: Task, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
     """What the network says at the places of each example.
 
     Args:
@@ -31,13 +31,14 @@ def outputs_of(model: MaskedLM, task: Task, examples: Sequence[Example]) -> list
         For each example [N, C].
     """
     assert not model.training
-    device = model.encoder.tokens.device
+    device, alone = model.encoder.device, not model.encoder.shares_rows
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
     asked = [number for number, example in enumerate(examples) if len(example.places)]
-    for places_of_asked in batches_by_length([examples[number] for number in asked], BATCH_TOKENS):
+    for places_of_asked in batches_by_length([examples[n] for n in asked], BATCH_TOKENS, padded=alone):
         numbers = [asked[place] for place in places_of_asked]
         batch = [examples[number] for number in numbers]
-        packed = pack_examples(batch, pad_id=model.config.pad_id, max_length=model.config.max_position_embeddings)
+        longest = model.config.max_position_embeddings
+        packed = pack_examples(batch, pad_id=model.pad_id, max_length=longest, alone=alone)
         rows = packed.rows.to(device)
         hidden_TD = model.encoder(
             rows.input_ids,

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.model.encoder import MaskedLM
 from unmask.model.task_folder import label_numbers
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, first_pieces, ids_of
 from unmask.tasks.examples import Encoded, Example
 from unmask.tasks.predictions import Prediction, TagsPrediction
@@ -55,7 +55,7 @@ class TagTask:
                 )
         return Encoded(examples, split=split)
 
-    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.tag(hidden_ND)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.model.encoder import MaskedLM
 from unmask.model.task_folder import TaskInfo
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.encoding import InputEncoder
 from unmask.tasks.examples import Encoded, Example
@@ -25,7 +25,7 @@ class Task(Protocol):
     def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
         """Inputs of the network, with what is right in them where that is asked for and known."""
 
-    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
         """Outputs [N, C] of the hidden states [N, D] at the places of examples."""
 
     def decode(

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import CorpusError
-from unmask.model.encoder import MaskedLM
 from unmask.model.task_folder import label_numbers
+from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, ids_of
 from unmask.tasks.examples import Encoded, Example
 from unmask.tasks.predictions import ClassPrediction, NumberPrediction, Prediction
@@ -40,7 +40,7 @@ class ClassTask:
         targets = [np.array([numbers[record.label or ""]]) for record in records] if with_targets else None
         return _encode(records, encoder, self.paired, targets)
 
-    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.classify(hidden_ND)
 
@@ -78,7 +78,7 @@ class NumberTask:
             targets = list(((values - self.mean) / self.deviation).astype(np.float32))
         return _encode(records, encoder, self.paired, targets)
 
-    def logits(self, model: MaskedLM, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.classify(hidden_ND)
 

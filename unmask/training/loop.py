@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from unmask.hashing import mix_ints
 from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
+from unmask.model.encoder import MaskedLM
 from unmask.packing.stream import Cursor
 from unmask.training.ahead import Batches, Request, Source
 from unmask.training.budget import Budget, Spent
@@ -19,7 +21,7 @@ from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.memory import step_that_fits
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.settings import TrainingSettings
-from unmask.training.state import TrainState
+from unmask.training.state import LearnerState, Model
 from unmask.training.step import training_step
 
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
@@ -56,7 +58,7 @@ class StepReport(HasFigures):
 
 
 def train(
-    state: TrainState,
+    state: LearnerState[Model],
     stream: Source,
     masker: Masker | None,
     settings: TrainingSettings,
@@ -87,7 +89,7 @@ def train(
         MemoryFullError: Not even one row fits into memory.
     """
     budget = Budget.of(settings)
-    device = state.model.encoder.tokens.device
+    device = state.model.encoder.device
     ahead = works_on_its_own(device)
     if device.type == "cpu":
         keep_freed_memory()
@@ -96,7 +98,7 @@ def train(
     state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
-    by_clock, pad_id = budget.seconds is not None, state.model.config.pad_id
+    by_clock, pad_id = budget.seconds is not None, state.model.pad_id
     with Batches(stream, masker, pad_id=pad_id, ahead=ahead, by_clock=by_clock) as batches:
         while progress < 1.0:
             batch = batches.take(_request(state, state.cursor, settings, progress))
@@ -130,6 +132,7 @@ def train(
             state.tokens_seen += batch.num_tokens
             state.cursor = batch.cursor
             if board is not None and masker is not None and board.due(state.step):
+                assert isinstance(state.model, MaskedLM), "scores are of models that predict masked tokens"
                 num_rows = board.sample_rows(length)
                 sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
                 board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))
@@ -156,7 +159,7 @@ def train(
         figures.read()
 
 
-def _request(state: TrainState, cursor: Cursor, settings: TrainingSettings, progress: float) -> Request:
+def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> Request:
     """The batch at a place of the stream and of the training."""
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores

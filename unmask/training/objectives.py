@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,13 +86,13 @@ class Objective:
         name: As metrics and summary call it.
         weight: Of its loss per target.
         targets: Finds them in a batch, on the host: on a GPU their number would have to be waited for.
-        losses: Of the targets, given the hidden states [T, D] of the batch.
+        losses: Of the targets, given the model that it was made for and the hidden states [T, D] of the batch.
     """
 
     name: str
     weight: float
     targets: Callable[[Rows, MaskedRows], Targets]
-    losses: Callable[[MaskedLM, Tensor, Targets], Losses]
+    losses: Callable[[Any, Tensor, Targets], Losses]
 
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from unmask.model.encoder import MaskedLM
 from unmask.model.parts import Linear
 from unmask.training.muon import Matrix, Muon
 from unmask.training.settings import MuonSettings, TrainingSettings
@@ -27,7 +26,7 @@ class Optimizer:
 
     def __init__(
         self,
-        model: MaskedLM,
+        model: nn.Module,
         settings: TrainingSettings,
         *,
         dtype: torch.dtype,
@@ -114,7 +113,7 @@ class Optimizer:
             }
 
 
-def _matrices(model: MaskedLM) -> list[Matrix]:
+def _matrices(model: nn.Module) -> list[Matrix]:
     return [
         Matrix(f"{name}.weight", module.weight, module.num_fused)
         for name, module in model.named_modules()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 
 from unmask.model.encoder import MaskedLM
+from unmask.model.learner import Learner
 from unmask.packing.stream import Cursor
 from unmask.training.budget import Spent
 from unmask.training.optimizer import Optimizer
 from unmask.training.scores import ScoreBoard
+
+Model = TypeVar("Model", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Best:
 
 
 @dataclass
-class TrainState:
+class LearnerState(Generic[Model]):
     """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
 
     Attributes:
@@ -37,7 +41,7 @@ class TrainState:
         board: Scores that masking follows, where it follows any.
     """
 
-    model: MaskedLM
+    model: Model
     optimizer: Optimizer
     cursor: Cursor = field(default_factory=Cursor)
     step: int = 0
@@ -57,3 +61,6 @@ class TrainState:
         self.model.encoder.compute_dtype = dtype
         if self.optimizer.muon is not None:
             self.optimizer.muon.dtype = dtype
+
+
+TrainState = LearnerState[MaskedLM]

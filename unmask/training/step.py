@@ -11,7 +11,7 @@ from torch import Tensor
 from unmask.errors import DivergedError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
-from unmask.model.encoder import MaskedLM
+from unmask.model.learner import Learner
 from unmask.packing.rows import Rows
 from unmask.training.figures import Figures, HasFigures, check_finite
 from unmask.training.hardware import works_on_its_own
@@ -55,7 +55,7 @@ class StepResult(HasFigures):
 
 
 def training_step(  # noqa: PLR0913  (what a step is made of)
-    model: MaskedLM,
+    model: Learner,
     optimizer: Optimizer,
     rows: Rows,
     masked: MaskedRows,
@@ -93,7 +93,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it.
     """
-    device = model.encoder.tokens.device
+    device = model.encoder.device
     learned = (leading, *objectives)
     parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device)
     counts = {each.name: sum(len(part.targets[i]) for part in parts) for i, each in enumerate(learned)}

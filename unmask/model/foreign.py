@@ -1,0 +1,179 @@
+"""A network of transformers with the head of a task, in the place of ours.
+
+Such a network makes logits, and does so in its own way (some heads see the first token, some the last, some a mean). So
+what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder change
+nothing:
+
+    classify, pairs, regress    [B, S, C]: the text's at its first position, 0 elsewhere
+    tag                         [B, S, C]
+    answer                      [B, S, 2]: that an answer begins there, and that it ends there
+
+A row holds one text, since these networks do not keep texts of a row apart.
+
+Shape suffixes: B = rows, S = positions, C = outputs, N = places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.errors import ModelError
+from unmask.model.sequences import Sequences
+from unmask.model.task_folder import TaskKind
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """What inputs of a network of transformers look like; named as in `EncoderConfig`.
+
+    Attributes:
+        hidden_size: Its width.
+        max_position_embeddings: Longest input in tokens, special tokens included.
+        type_vocab_size: Number of token types; None: it takes none.
+        pad_id: The tokenizer's.
+    """
+
+    hidden_size: int
+    max_position_embeddings: int
+    type_vocab_size: int | None
+    pad_id: int
+
+
+class ForeignEncoder(nn.Module):
+    """Rows to logits.
+
+    Args:
+        model: Of transformers, with the task's head.
+        kind: Of the task.
+
+    Attributes:
+        compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
+            not ours; weights stay in float32.
+    """
+
+    def __init__(self, model: Any, kind: TaskKind) -> None:
+        super().__init__()
+        self.model = model
+        self.kind = kind
+        self.compute_dtype = torch.float32
+
+    @property
+    def shares_rows(self) -> bool:
+        """A row holds one text."""
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Encodes rows of one text each.
+
+        Args:
+            input_ids_BS: int64.
+            segment_ids_BS: 0 at tokens, -1 at padding. None: there is no padding.
+            position_ids_BS, sequences: Not used: the network counts positions by itself, each kind in its own way.
+            token_type_ids_BS: int64; None where the network takes none.
+            dropout_seed: What is dropped is a function of it. Needed in training mode.
+
+        Returns:
+            [B, S, C], float32.
+
+        Raises:
+            ModelError: The seed is missing.
+        """
+        if self.training and dropout_seed is None:
+            raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
+        inputs = {"input_ids": input_ids_BS, "attention_mask": torch.ones_like(input_ids_BS)}
+        if segment_ids_BS is not None:
+            inputs["attention_mask"] = (segment_ids_BS >= 0).long()
+        if token_type_ids_BS is not None:
+            inputs["token_type_ids"] = token_type_ids_BS
+        with self._precision(), drawn_from(dropout_seed if self.training else None, self.device):
+            found = self.model(**inputs, return_dict=True)
+        return self._at_positions(found, input_ids_BS.shape[1]).float()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.compute_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def _at_positions(self, found: Any, length: int) -> Tensor:
+        if self.kind == "answer":
+            return torch.stack([found.start_logits, found.end_logits], -1)
+        if self.kind == "tag":
+            return found.logits
+        return functional.pad(found.logits[:, None], (0, 0, 0, length - 1))
+
+
+class ForeignTask(nn.Module):
+    """A network of transformers with the head of a task, to be called as ours is.
+
+    Args:
+        model: Of transformers, with the task's head.
+        kind: Of the task.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, kind: TaskKind, config: ForeignConfig) -> None:
+        super().__init__()
+        self.encoder = ForeignEncoder(model, kind)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
+
+    def classify(self, logits_NC: Tensor) -> Tensor:
+        """The logits of texts, as they are."""
+        return logits_NC
+
+    def tag(self, logits_NC: Tensor) -> Tensor:
+        """The logits of tokens, as they are."""
+        return logits_NC
+
+    def find_answers(self, logits_N2: Tensor) -> Tensor:
+        """The logits of begin and end, as they are."""
+        return logits_N2
+
+
+@contextmanager
+def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Whatever draws from torch's own generators draws from a seed meanwhile; they are left as they were.
+
+    Args:
+        seed: Any 64-bit integer. None changes nothing.
+        device: Whose generator it is, besides the CPU's.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -201,7 +201,7 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
     result = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=1")
     model = unmask.load(tmp_path / "a" / "model")
     assert len(model.predict(TEXTS)) == 2
-    with pytest.raises(ModelError, match="here it predicts, and does nothing else"):
+    with pytest.raises(ModelError, match=r"fine-tuned \(classify\), so it predicts no tokens any more"):
         model.fill("The [MASK].")
     with pytest.raises(ModelError, match="model_type 'distilbert' is not supported"):
         unmask.load(encoder)

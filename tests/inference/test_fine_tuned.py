@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import unmask
@@ -91,20 +92,37 @@ def test_the_precision_is_that_of_the_one_network(make_model: MakeModel, tokeniz
     np.testing.assert_allclose(*values, rtol=0.1, atol=0.02)
 
 
-def test_a_head_of_another_make_is_passed_over_and_said(
+def test_a_head_that_cannot_be_read_is_passed_over_and_said(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
     content = json.loads((folder / "config.json").read_text())
-    del content["unmask_task"]
-    (folder / "config.json").write_text(json.dumps(content | {"classifier_pooling": "mean"}))
+    (folder / "config.json").write_text(json.dumps(content | {"id2label": {"x": "a"}}))
     with caplog.at_level(logging.WARNING):
         model = unmask.load(folder)
     assert "the head of a task is passed over" in caplog.text
-    assert "classifier_pooling = 'mean' is not supported" in caplog.text
+    assert "id2label is no table of numbers to names" in caplog.text
     assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
-    with pytest.raises(ModelError, match="classifier_pooling = 'mean' is not supported"):
+    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
         model.predict(TEXTS)
+
+
+def test_a_classifier_that_pools_by_the_mean_predicts_in_transformers_and_embeds_here(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
+    first = unmask.load(folder).predict(TEXTS)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"classifier_pooling": "mean"}))
+    model = unmask.load(folder)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for text, found, before in zip(TEXTS, model.predict(TEXTS), first, strict=True):
+        ids = torch.from_numpy(tokenizer.encode_prompt(text)).long()[None]
+        expected = theirs(input_ids=ids).logits.softmax(-1)[0].tolist()
+        assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]
+        assert found != before
+    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
 
 
 def test_it_is_verified_without_a_head(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
 from unmask.model.folder import load_model
-from unmask.model.foreign_folder import runs_in_transformers
+from unmask.model.foreign_folder import has_our_encoder, runs_in_transformers
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -185,10 +185,14 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     path = find_model(folder)
     tokenizer = load_tokenizer(path)
     fine_tuned = _fine_tuned(path, tokenizer)
-    network = load_model(path, mask_id=tokenizer.special.mask) if fine_tuned is None else fine_tuned.network
+    network = None if fine_tuned is None else fine_tuned.network
+    if fine_tuned is not None and not isinstance(network, MaskedLM):
+        foreign = fine_tuned.network.encoder
+        foreign.compute_dtype = choose_dtype(precision, foreign.device)
+        if not has_our_encoder(path):
+            return Model(path, None, tokenizer, fine_tuned)
     if not isinstance(network, MaskedLM):
-        network.encoder.compute_dtype = choose_dtype(precision, network.encoder.device)
-        return Model(path, None, tokenizer, fine_tuned)
+        network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:
         raise ModelError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"

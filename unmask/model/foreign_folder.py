@@ -74,6 +74,11 @@ def runs_in_transformers(folder: Path) -> bool:
     return "ForSequenceClassification" in architecture and any(content.get(key, value) != value for key, value in pools)
 
 
+def has_our_encoder(folder: Path) -> bool:
+    """Whether our encoder reads the weights beneath the head of a folder for which `runs_in_transformers` holds."""
+    return _kind(folder) in LAYOUTS and (folder / WEIGHTS).is_file()
+
+
 def is_fine_tuned(folder: Path) -> bool:
     """Whether the model of a folder for which `runs_in_transformers` holds does a task."""
     return does_task(json.loads((folder / CONFIG).read_text(encoding="utf-8")))

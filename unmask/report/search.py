@@ -7,10 +7,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from unmask.report.plots import HELD, SOFT, TRAIN, to_svg
 
 _COLUMNS = 2
+_FEW = 6
 
 
 def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
@@ -40,7 +42,12 @@ def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _scale(axes: Axes, values: Sequence[Any]) -> None:
-    """By factors, where the numbers reach over several."""
+    """By factors, where the numbers reach over several; with plain numbers at the ticks, of the values where few."""
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) == len(values) and min(numbers) > 0 and max(numbers) / min(numbers) >= 4.0:
-        axes.set_xscale("log")
+    if len(numbers) < len(values) or min(numbers) <= 0 or max(numbers) / min(numbers) < 4.0:
+        return
+    axes.set_xscale("log")
+    different = sorted(set(numbers))
+    axes.xaxis.set_major_locator(FixedLocator(different) if len(different) <= _FEW else LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())

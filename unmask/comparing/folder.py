@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock
 
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import RunError
@@ -16,6 +16,13 @@ from unmask.pretraining.data import is_prepared
 from unmask.pretraining.reporter import Reporter
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
+
+_LOCK = ".lock"
+
+
+def locked(root: Path) -> BaseFileLock:
+    """While it is entered, no other process is in it for the same folder."""
+    return FileLock(root / _LOCK)
 
 
 def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> None:
@@ -34,12 +41,12 @@ def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> No
     if root.exists() and not root.is_dir():
         raise RunError(f"{root} is a file; give another --out")
     root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / ".lock"):
+    with locked(root):
         if (root / file).is_file():
             if json.loads((root / file).read_text(encoding="utf-8")) != plain:
                 raise RunError(f"{root} holds a {what} of other recipes, data or budget; give another --out")
             return
-        if any(path.name != ".lock" for path in root.iterdir()):
+        if any(path.name != _LOCK for path in root.iterdir()):
             raise RunError(f"{root} is not empty and holds no {what}; give another --out")
         write_atomically(root / file, json.dumps(plain, indent=1) + "\n")
 
@@ -52,7 +59,7 @@ def common_data(paths: tuple[str, ...], root: Path, reporter: Reporter) -> tuple
     """
     if is_prepared(paths):
         return paths
-    with FileLock(root / ".lock"):
+    with locked(root):
         prepare(
             paths,
             root / "data",

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.comparing.folder import claim, common_data
+from unmask.comparing.folder import claim, common_data, locked
 from unmask.comparing.search import (
     Choice,
     Dimension,
@@ -179,7 +179,7 @@ def _study(root: Path) -> optuna.Study:
     """The search that the folder holds; begun where there is none."""
     import optuna
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), locked(root):  # two processes must not both make the tables
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = optuna.storages.RDBStorage(
             f"sqlite:///{root / 'study.db'}",

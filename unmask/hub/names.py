@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
+_NAME = re.compile(r"([A-Za-z0-9]([\w.-]*\w)?/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
 _REVISION = re.compile(r"refs/[\w./-]{1,99}|[\w.-]{1,99}", re.ASCII)
 _LONGEST = 96
 _OF_FILES = (

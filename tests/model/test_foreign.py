@@ -177,6 +177,7 @@ def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer,
     del before["albert.pooler.weight"], before["albert.pooler.bias"]
     save_file(before, folder / "model.safetensors", metadata={"format": "pt"})
     without = load(folder, tokenizer)
+    assert torch.equal(state, torch.get_rng_state())
     drawn = [
         foreign_with_head(without, INFOS["classify"], seed=seed, dropout=None).encoder.model.albert.pooler.weight
         for seed in (1, 1, 2)

@@ -201,9 +201,10 @@ def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[Fo
 def _read(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
     """A model in float32, and the names of weights that the folder lacks."""
     try:
-        model, report = auto.from_pretrained(
-            folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
-        )
+        with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
+            model, report = auto.from_pretrained(
+                folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
+            )
     except _UNREADABLE as error:
         raise ModelError(f"{folder}: no {what} that transformers reads ({_reason(error)})") from error
     return model.float(), sorted(report["missing_keys"])

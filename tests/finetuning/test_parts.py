@@ -163,7 +163,8 @@ def test_rates_by_layer() -> None:
 
 def test_learning_rate_by_width() -> None:
     assert SETTINGS.learning_rate_for(768) == pytest.approx(5e-5)
-    assert SETTINGS.learning_rate_for(256) == pytest.approx(1.5e-4)
+    assert SETTINGS.learning_rate_for(256) == pytest.approx(4.5e-4)
+    assert SETTINGS.learning_rate_for(64) == pytest.approx(1e-3)
     assert FinetuneSettings(learning_rate=1e-3).learning_rate_for(256) == 1e-3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from tests.conftest import make_text
 from tests.tokens.families import FAMILIES, SENTENCE, trained
 from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
-from unmask.errors import DataError, SettingsError, TokenizerError
-from unmask.tokens import making
+from unmask.errors import CorpusError, DataError, SettingsError, TokenizerError
+from unmask.tokens import prepare as preparing
 from unmask.tokens.jobs import Job, cut_jobs, job_bytes
 from unmask.tokens.manifest import Manifest
 from unmask.tokens.pool import WorkerPool
@@ -139,12 +140,16 @@ def jobs_of(text: str = "the king sees") -> list[Job]:
 
 
 def pool_on(root: Path) -> WorkerPool:
-    return WorkerPool(root, workers=2, made_by="x", notify=lambda n: None)
+    return WorkerPool(root, workers=2)
+
+
+def run(pool: WorkerPool, jobs: Iterable[Job]) -> None:
+    pool.run(jobs, made_by="x", notify=lambda n: None)
 
 
 def test_an_error_in_a_worker_arrives(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="there is no tokenizer"), pool_on(tmp_path) as pool:
-        pool.run(jobs_of())
+        run(pool, jobs_of())
     (tmp_path / "tokenizer").mkdir()
     tokenizer.save(tmp_path / "tokenizer", max_length=128)
     (tmp_path / "train").write_text("in the way")
@@ -152,22 +157,22 @@ def test_an_error_in_a_worker_arrives(tokenizer: Tokenizer, tmp_path: Path) -> N
         pytest.raises(DataError, match=r"cannot be written \(File exists\); make room and run the same command again"),
         pool_on(tmp_path) as pool,
     ):
-        pool.run(jobs_of())
+        run(pool, jobs_of())
     broken = [dataclasses.replace(job, texts=[None]) for job in jobs_of()]
     with pytest.raises(RuntimeError, match="in a worker process:\nTraceback"), pool_on(tmp_path) as pool:
-        pool.run(broken)  # a defect of ours keeps its traceback
+        run(pool, broken)  # a defect of ours keeps its traceback
     assert all(process.poll() is not None for process in pool._processes)
 
 
 def test_an_error_of_the_reader_ends_the_workers(data_folder: Path, tmp_path: Path) -> None:
-    def breaks() -> object:
+    def breaks() -> Iterator[Job]:
         yield from jobs_of()
         raise DataError("the file ends here")
 
     (tmp_path / "parts").mkdir()
     (tmp_path / "tokenizer").symlink_to(data_folder / "tokenizer")
     with pytest.raises(DataError, match="the file ends here"), pool_on(tmp_path) as pool:
-        pool.run(breaks())  # type: ignore[arg-type]
+        run(pool, breaks())
     assert len(pool._processes) == 2
     assert all(process.poll() is not None for process in pool._processes)
     assert not any(thread.is_alive() for thread in pool._threads)
@@ -186,7 +191,7 @@ def test_a_worker_that_is_killed(corpus_file: Path, tmp_path: Path, monkeypatch:
             for process in pools[0]._processes:
                 process.kill()
 
-    monkeypatch.setattr(making, "WorkerPool", Watched)
+    monkeypatch.setattr(preparing, "WorkerPool", Watched)
     options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
     with pytest.raises(
         DataError,
@@ -200,6 +205,27 @@ def test_a_worker_that_is_killed(corpus_file: Path, tmp_path: Path, monkeypatch:
     assert notes[0].startswith("going on: ")
     prepare([corpus_file], tmp_path / "whole", **options)  # type: ignore[arg-type]
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_workers_that_wait_when_the_text_is_found_wanting_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "one.txt"
+    text.write_bytes(b"\xff" * (2 << 20))  # enough for workers to be started at once
+    pools: list[WorkerPool] = []
+
+    class Watched(WorkerPool):
+        def start(self) -> None:
+            super().start()
+            pools.append(self)
+
+    monkeypatch.setattr(preparing, "WorkerPool", Watched)
+    with pytest.raises(CorpusError):
+        prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=2)
+    assert [process.poll() is not None for process in pools[0]._processes] == [True, True]
+    with pool_on(tmp_path) as idle:
+        idle.start()
+    assert all(process.poll() == 0 for process in idle._processes)
 
 
 def test_workers_start_without_what_they_do_not_need() -> None:

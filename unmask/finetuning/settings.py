@@ -30,7 +30,8 @@ class FinetuneSettings(Settings):
         columns: Where texts and labels stand.
         epochs: Times that the training file is gone through at most.
         batch_size: Examples of a step.
-        learning_rate: Peak rate; None: 5e-5 x 768 / hidden size, BERT's largest at its size, and more for small models.
+        learning_rate: Peak rate; None: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less for
+            larger models, and more for small ones.
         warmup: Share of the steps in which it rises; then it falls in a line to 0.
         layer_decay: Factor from each layer to the one below it; the head has the peak rate, the embedding the least.
             Layers that share their weights (ALBERT) are one.
@@ -81,4 +82,4 @@ class FinetuneSettings(Settings):
 
     def learning_rate_for(self, hidden_size: int) -> float:
         """The peak rate of a model of this width."""
-        return self.learning_rate or 5e-5 * 768 / hidden_size
+        return self.learning_rate or min(1e-3, 5e-5 * (768 / hidden_size) ** 2)

@@ -29,7 +29,7 @@ def make_parts(
     *,
     made_by: str,
     annotator: Annotator | None = None,
-    workers: int,
+    pool: WorkerPool,
     notify: Callable[[int], None],
 ) -> int:
     """Sees to it that the part of each job is there.
@@ -40,7 +40,7 @@ def make_parts(
         tokenizer: That tokenizer.
         made_by: Fingerprint of what parts are made with.
         annotator: What is said of the text beside its tokens; None is nothing.
-        workers: Most processes; with 1, or a single job to do, there are none besides this one.
+        pool: Workers; where it has 1, or there is a single job to do, this process does it.
         notify: Told how many bytes of text are done.
 
     Returns:
@@ -67,16 +67,14 @@ def make_parts(
 
     left = to_do()
     first_two = list(islice(left, 2))
-    alone = workers == 1 or len(first_two) < 2
+    alone = pool.workers == 1 or len(first_two) < 2
     left = chain(iter(first_two), left)
     del first_two  # so that the texts are not held to the end
     if alone:
         for job in left:
             finish_job(job, tokenizer, root, made_by=made_by, annotator=annotator, notify=done)
     else:
-        plan = None if annotator is None else annotator.plan
-        with WorkerPool(root, workers=workers, made_by=made_by, plan=plan, notify=done) as pool:
-            pool.run(left)
+        pool.run(left, made_by=made_by, plan=None if annotator is None else annotator.plan, notify=done)
     return num_jobs
 
 

@@ -29,72 +29,76 @@ LOOK_SECONDS = 0.05
 
 
 class WorkerPool:
-    """Worker processes, started as jobs arrive.
+    """Worker processes, started as jobs arrive, or before.
 
     Args:
-        root: The data folder, with its tokenizer.
+        root: The data folder; its tokenizer is there when the first job is.
         workers: Most processes.
-        made_by: Fingerprint for the parts.
-        plan: What workers annotate; None is nothing.
-        notify: Told in the calling thread how many more bytes of text were tokenized.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        workers: int,
-        made_by: str,
-        plan: AnnotationPlan | None = None,
-        notify: Callable[[int], None],
-    ) -> None:
-        self.command = [sys.executable, "-P", "-m", "unmask.tokens.worker", str(root.resolve()), made_by]
-        self.plan = plan
+    def __init__(self, root: Path, *, workers: int) -> None:
+        self.command = [sys.executable, "-P", "-m", "unmask.tokens.worker", str(root.resolve())]
         self.workers = workers
-        self.notify = notify
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(WAITING_JOBS)
         self._answers: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
 
-    def run(self, jobs: Iterable[Job]) -> None:
-        """Carries out jobs; returns when all are done.
+    def start(self) -> None:
+        """Starts all processes, which import what they need while the caller has other things to do."""
+        while len(self._processes) < self.workers:
+            self._start_process()
+
+    def run(
+        self, jobs: Iterable[Job], *, made_by: str, plan: AnnotationPlan | None = None, notify: Callable[[int], None]
+    ) -> None:
+        """Carries out jobs, once; returns when all are done.
+
+        Args:
+            jobs: In their order.
+            made_by: Fingerprint for the parts.
+            plan: What workers annotate; None is nothing.
+            notify: Told in the calling thread how many more bytes of text were tokenized.
 
         Raises:
             UnmaskError: What a worker raised.
             DataError: A worker died.
         """
         for job in jobs:
-            if len(self._threads) < self.workers:
-                self._start()
-            self._put(job)
+            if (number := len(self._threads)) < self.workers:
+                if number == len(self._processes):
+                    self._start_process()
+                thread = threading.Thread(target=self._talk, args=(self._processes[number], made_by, plan), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._put(job, notify)
         self._end_threads()
         while any(thread.is_alive() for thread in self._threads):
-            self._listen(LOOK_SECONDS)
-        self._listen(0.0)
+            self._listen(notify, LOOK_SECONDS)
+        self._listen(notify, 0.0)
 
-    def _put(self, job: Job) -> None:
-        self._listen(0.0)
+    def _put(self, job: Job, notify: Callable[[int], None]) -> None:
+        self._listen(notify, 0.0)
         while not self._room.acquire(timeout=LOOK_SECONDS):
-            self._listen(0.0)
+            self._listen(notify, 0.0)
         self._jobs.put(job)
 
     def _end_threads(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def _listen(self, seconds: float) -> None:
+    def _listen(self, notify: Callable[[int], None], seconds: float) -> None:
         """Takes the answers that are there, and waits for one."""
         with contextlib.suppress(queue.Empty):
             while True:
                 answer = self._answers.get(timeout=seconds) if seconds else self._answers.get_nowait()
                 if isinstance(answer, BaseException):
                     raise answer
-                self.notify(answer)
+                notify(answer)
                 seconds = 0.0
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
         process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -105,14 +109,11 @@ class WorkerPool:
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         self._processes.append(process)
-        thread = threading.Thread(target=self._talk, args=(process,), daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
-    def _talk(self, process: subprocess.Popen[bytes]) -> None:
+    def _talk(self, process: subprocess.Popen[bytes], made_by: str, plan: AnnotationPlan | None) -> None:
         to, answers = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
         try:
-            write_frame(to, self.plan)
+            write_frame(to, (made_by, plan))
             while (job := self._jobs.get()) is not None:
                 self._room.release()
                 write_frame(to, job)
@@ -140,8 +141,9 @@ class WorkerPool:
                 while True:  # threads that wait for a job shall not find one
                     self._jobs.get_nowait()
             self._end_threads()
-        for process, thread in zip(self._processes, self._threads, strict=False):
+        for thread in self._threads:
             thread.join()
+        for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):  # what was not sent to a worker that is gone
                     cast(IO[bytes], stream).close()

@@ -29,10 +29,11 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
-from unmask.tokens.jobs import cut_jobs, job_bytes, utf8_bytes
+from unmask.tokens.jobs import SMALLEST_JOB_BYTES, cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
 from unmask.tokens.making import make_parts, usable_cores
 from unmask.tokens.manifest import Manifest, load_manifest
+from unmask.tokens.pool import WorkerPool
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 from unmask.tokens.training import train_tokenizer
@@ -95,38 +96,40 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     if resume and folder.is_complete:
         return _complete(out, settings, note)
     before = None if overwrite else folder.unfinished()
-    opened, plan = open_annotated(list(keep_stdin(paths, out, kept=before is not None)), corpus, annotation)
-    log.info("corpus: %s", opened.plan.describe())
-    if plan is not None:
-        note(plan.describe())
-    classes = _classes(opened)
-    total = opened.num_bytes
-    sources = stamp(opened.all_sources())
-    if before is not None and (before.settings, before.sources) != (settings, sources):
-        note("the settings or the files have changed since the last try; what still fits is kept")
-        unchanged = None
-    else:
-        unchanged = before
-    ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
-    work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
-    if unchanged == work and (finished := folder.finished(work)) is not None:
-        return finished
-    goes_on = before is not None and before.made_by == work.made_by
-    folder.begin(work, ready, anew=not goes_on)
-    if goes_on and (kept := folder.num_parts):
-        note(f"going on: {kept:,} of the parts were done before")
-    with closing(opened.pieces()) as pieces:
-        num_parts = make_parts(
-            cut_jobs(
-                pieces, size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan)), classes
-            ),
-            out,
-            ready,
-            made_by=work.made_by,
-            annotator=None if plan is None else Annotator(plan),
-            workers=usable_cores() if workers is None else workers,
-            notify=lambda done: notify("tokenizing", done, total),
-        )
+    with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
+        if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
+            pool.start()
+        opened, plan = open_annotated(list(keep_stdin(paths, out, kept=before is not None)), corpus, annotation)
+        log.info("corpus: %s", opened.plan.describe())
+        if plan is not None:
+            note(plan.describe())
+        classes = _classes(opened)
+        total = opened.num_bytes
+        sources = stamp(opened.all_sources())
+        if before is not None and (before.settings, before.sources) != (settings, sources):
+            note("the settings or the files have changed since the last try; what still fits is kept")
+            unchanged = None
+        else:
+            unchanged = before
+        ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
+        work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
+        if unchanged == work and (finished := folder.finished(work)) is not None:
+            return finished
+        goes_on = before is not None and before.made_by == work.made_by
+        folder.begin(work, ready, anew=not goes_on)
+        if goes_on and (kept := folder.num_parts):
+            note(f"going on: {kept:,} of the parts were done before")
+        size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
+        with closing(opened.pieces()) as pieces:
+            num_parts = make_parts(
+                cut_jobs(pieces, size_bytes, classes),
+                out,
+                ready,
+                made_by=work.made_by,
+                annotator=None if plan is None else Annotator(plan),
+                pool=pool,
+                notify=lambda done: notify("tokenizing", done, total),
+            )
     labels = {} if plan is None else plan.labels
     manifest = put_together(
         out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels, classes=classes
@@ -134,6 +137,11 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     _check_known(manifest)
     folder.finish(manifest)
     return manifest
+
+
+def _named_bytes(paths: Sequence[str | Path]) -> int:
+    """Bytes of the files that are named as such, which is known before anything is read."""
+    return sum(path.stat().st_size for path in map(Path, paths) if path.is_file())
 
 
 def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> None:

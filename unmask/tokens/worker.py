@@ -1,5 +1,5 @@
-"""A worker process: takes a plan of annotation (or None), then jobs, on its standard input and answers on its
-standard output.
+"""A worker process: takes what parts are made by and the plan of annotation (or None), then jobs, on its standard input
+and answers on its standard output.
 
 It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
 needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.
@@ -29,14 +29,14 @@ from unmask.tokens.work import finish_job
 
 def main() -> None:
     """Answers each job with ("bytes", number) now and then, and at the end ("done",) or ("error", what)."""
-    root, made_by = Path(sys.argv[1]), sys.argv[2]
+    root = Path(sys.argv[1])
     # Whatever a library prints must not get between the messages.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
     tokenizer: Tokenizer | None = None
-    plan = jobs.get()
+    made_by, plan = jobs.get()
     annotator = None if plan is None else Annotator(plan)
     while True:
         job: Job = jobs.get()

@@ -110,7 +110,7 @@ class TrainingSettings(Settings):
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=5e-3, gt=0.0)
     schedule: Schedule = WarmupStableDecay(kind="warmup_stable_decay")
-    weight_decay: float = Field(default=0.01, ge=0.0)
+    weight_decay: float = Field(default=0.1, ge=0.0)
     clip_norm: float = Field(default=1.0, gt=0.0)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"

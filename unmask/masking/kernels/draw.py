@@ -56,7 +56,8 @@ def _around(budget: int, tokens: int, count: int, words: Ints, other: Ints, size
             high = smaller  # what is larger is not looked at again
             tokens = below
         else:
-            words[smaller:high] = other[:larger]
+            for u in range(larger):  # assigning a slice would compile what to say of one that does not fit: 2 s
+                words[smaller + u] = other[u]
             low = smaller
             before += below
             tokens -= below

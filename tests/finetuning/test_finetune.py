@@ -54,6 +54,26 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
         unmask.load(encoder).predict(["x"])
 
 
+def test_what_a_text_is_told_from(encoder: Path, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 64, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    given = {"task": "classify", "train": train, "validation": dev}
+    bert = save_encoder(make_model, tokenizer, tmp_path / "bert", layout="bert")
+    for name, model, more, said in (
+        ("mean", encoder, (), "mean"),
+        ("first", encoder, ("finetune.pooling=first",), "cls"),
+        ("bert", bert, (), None),
+    ):
+        result = unmask.finetune(model, **given, out=tmp_path / "out" / name, settings=(*FAST, *more))
+        assert result.summary["metrics"]["accuracy"] > (0.9 if model == encoder else 0.5), name
+        content = json.loads((tmp_path / "out" / name / "model" / "config.json").read_text())
+        assert content.get("classifier_pooling") == said
+    with pytest.raises(SettingsError, match="pooling=mean: classifiers of the layout bert take the first token"):
+        unmask.finetune(bert, **given, out=tmp_path / "no", settings=("finetune.pooling=mean",))
+    with pytest.raises(SettingsError, match="pooling=mean: the task has no whole texts; leave it away"):
+        unmask.finetune(encoder, **given | {"task": "tag"}, out=tmp_path / "no", settings=("finetune.pooling=mean",))
+    assert not (tmp_path / "no").exists()
+
+
 def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
     files = []

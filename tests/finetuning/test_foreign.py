@@ -107,6 +107,8 @@ def test_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
     inputs = words(*pair, return_tensors="pt")
     assert inputs["token_type_ids"].unique().tolist() == [0, 1]
+    with pytest.raises(SettingsError, match="pooling=first: transformers' head pools in its own way; leave it away"):
+        finetune(encoder, "pairs", train, dev, tmp_path / "no", "finetune.pooling=first")
     with torch.no_grad():
         shares = model(**inputs).logits.softmax(-1)[0].tolist()
         other = model(**{**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])}).logits.softmax(-1)

@@ -107,9 +107,7 @@ def test_a_head_that_cannot_be_read_is_passed_over_and_said(
         model.predict(TEXTS)
 
 
-def test_a_classifier_that_pools_by_the_mean_predicts_in_transformers_and_embeds_here(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_classifier_that_pools_by_the_mean(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
     first = unmask.load(folder).predict(TEXTS)

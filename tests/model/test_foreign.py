@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import unmask
 from tests.finetuning.foreign_models import FAMILIES, SIZES, save_foreign
 from unmask.errors import ModelError, SettingsError
 from unmask.finetuning.layers import factors_of, foreign_layer_factors
 from unmask.finetuning.objectives import objective_of
 from unmask.finetuning.saving import last_layer
 from unmask.masking.engine import unmasked
-from unmask.model.encoder import MaskedLM
 from unmask.model.foreign import ForeignTask, drawn_from
 from unmask.model.foreign_folder import (
     ForeignPretrained,
@@ -30,13 +27,11 @@ from unmask.model.foreign_folder import (
     runs_in_transformers,
     save_foreign_task,
 )
-from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
+from unmask.model.task_folder import TaskInfo
 from unmask.tasks.answer import BEGIN, END
 from unmask.tasks.encoding import InputEncoder
 from unmask.tasks.examples import Example, pack_examples
-from unmask.tasks.model import load_fine_tuned
 from unmask.tasks.network import outputs_of
-from unmask.tasks.predictions import ClassPrediction
 from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
 from unmask.tasks.task import task_of
 from unmask.tokens.tokenizer import Tokenizer
@@ -299,30 +294,6 @@ def test_which_folders_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -
     for content in ("{", "[]", "{}"):
         (bert / "config.json").write_text(content)
         assert not runs_in_transformers(bert)
-
-
-def test_a_classifier_that_pools_as_ours_do_not(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    info = INFOS["classify"]
-    save_task_model(with_task_head(make_model(), info, seed=1), info, tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    assert not runs_in_transformers(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    by_first = load_fine_tuned(tmp_path).predict(TEXTS)
-    (tmp_path / "config.json").write_text(json.dumps({**content, "classifier_pooling": "mean"}))
-    assert runs_in_transformers(tmp_path)
-    found = load_fine_tuned(tmp_path).predict(TEXTS)
-    assert unmask.load(tmp_path).predict(TEXTS) == found
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    words = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text, ours, other in zip(TEXTS, found, by_first, strict=True):
-        with torch.no_grad():
-            shares = model(**words(text, return_tensors="pt")).logits.softmax(-1)[0].tolist()
-        assert isinstance(ours, ClassPrediction)
-        assert isinstance(other, ClassPrediction)
-        assert list(ours.probabilities.values()) == pytest.approx(shares, abs=1e-5)
-        assert list(other.probabilities.values()) != pytest.approx(shares, abs=1e-3)
 
 
 def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:

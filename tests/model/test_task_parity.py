@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +16,9 @@ from unmask.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.model.task_folder import TaskInfo, load_task_model, save_task_model, with_task_head
+from unmask.tasks.examples import Example
+from unmask.tasks.network import outputs_of
+from unmask.tasks.task import task_of
 
 transformers = pytest.importorskip("transformers")
 MakeModel = Callable[..., MaskedLM]
@@ -82,6 +87,31 @@ def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path,
         assert theirs.config.num_labels == len(info.names)
     if info.kind in ("classify", "regress"):
         assert theirs.config.problem_type == ("regression" if info.kind == "regress" else "single_label_classification")
+
+
+@pytest.mark.parametrize("info", INFOS[:3], ids=lambda info: info.kind)
+def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path: Path, info: TaskInfo) -> None:
+    """Of texts that share rows here and are padded there."""
+    ours = model_for(make_model, "modernbert", info)
+    by_mean = replace(info, pooling="mean")
+    save_task_model(ours, by_mean, tmp_path)
+    again, found = load_task_model(tmp_path, mask_id=4)
+    assert found == by_mean
+    lengths = (5, 20, 11)
+    ids = some_ids()
+    places = [np.arange(length) for length in lengths]
+    examples = [
+        Example(n, ids[n, :length].numpy(), None, place, place[:1])
+        for n, (length, place) in enumerate(zip(lengths, places, strict=True))
+    ]
+    outputs = np.concatenate(outputs_of(again.eval(), task_of(found), examples))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert theirs.config.classifier_pooling == "mean"
+    attended = (torch.arange(20) < torch.tensor(lengths)[:, None]).long()
+    with torch.no_grad():
+        expected = theirs(ids[:3], attention_mask=attended).logits
+    torch.testing.assert_close(torch.from_numpy(outputs), expected, rtol=1e-4, atol=1e-5)
+    assert (expected - our_logits(ours, info)[:3]).abs().max() > 1e-2, "the first token says something else"
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
@@ -169,9 +199,12 @@ def test_folders_that_are_not_fine_tuned_or_pool_otherwise(make_model: MakeModel
     with pytest.raises(ModelError, match="it is a bare encoder"):
         load_task_model(tmp_path / "plain", mask_id=4)
     save_task_model(model_for(make_model, "modernbert", INFOS[0]), INFOS[0], tmp_path / "fine")
-    changed(tmp_path / "fine", classifier_pooling="mean")
-    with pytest.raises(ModelError, match="classifier_pooling = 'mean' is not supported, only 'cls'"):
+    changed(tmp_path / "fine", classifier_pooling="max")
+    with pytest.raises(ModelError, match="classifier_pooling = 'max' is not supported, only cls or mean"):
         load_task_model(tmp_path / "fine", mask_id=4)
+    by_mean = replace(INFOS[0], pooling="mean")
+    with pytest.raises(ModelError, match="classifiers of this layout take the first token"):
+        save_task_model(model_for(make_model, "bert", by_mean), by_mean, tmp_path / "bert")
     changed(tmp_path / "fine", classifier_pooling="cls", id2label={"x": "a"})
     with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
         load_task_model(tmp_path / "fine", mask_id=4)

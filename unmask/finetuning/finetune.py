@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from unmask.finetuning.reading import read_labelled
 from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
 from unmask.finetuning.runs import Files, Runs
 from unmask.finetuning.settings import FinetuneSettings
-from unmask.finetuning.start import load_pretrained
+from unmask.finetuning.start import load_pretrained, pooling_for
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
 from unmask.model.task_folder import TaskInfo, TaskKind
@@ -85,7 +85,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     folder.check(overwrite=overwrite, inputs=[*paths.values(), source])
     tokenizer = load_tokenizer(source)
     pretrained = load_pretrained(source, tokenizer, max_length=chosen.max_length)
+    pooling = pooling_for(pretrained, kind, chosen.pooling)
     files, info = _read(kind, paths, chosen, reporter)
+    info = replace(info, pooling=pooling)
     runs = Runs(pretrained, tokenizer, files, info, chosen, reporter)
     folder.begin(
         {

@@ -136,7 +136,8 @@ def fit(
     best: tuple[Evaluated, dict[str, Tensor]] | None = None
     losses: list[float] = []
     waited = 0
-    for report in train(state, stream, None, training, leading=objective_of(plan.info.kind, plan.weights)):
+    leading = objective_of(plan.info.kind, plan.weights, pooling=plan.info.pooling)
+    for report in train(state, stream, None, training, leading=leading):
         losses.append(report.loss)
         on_step(report)
         in_epoch = report.step % stream.batches

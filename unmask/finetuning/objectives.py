@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.masking.engine import MaskedRows
+from unmask.model.folder_layout import Pooling
 from unmask.model.loss import Losses, losses_of, predicted_positions
 from unmask.model.task_folder import TaskKind
 from unmask.model.task_network import TaskNetwork
@@ -24,38 +25,60 @@ from unmask.training.objectives import Objective, Targets
 NAME = "task"
 
 
-def objective_of(kind: TaskKind, weights: Sequence[float] | None = None) -> Objective:
+def objective_of(kind: TaskKind, weights: Sequence[float] | None = None, *, pooling: Pooling = "first") -> Objective:
     """The objective of a task.
 
     Args:
         kind: Of the task.
         weights: Of the losses by class; None: all 1.
+        pooling: What whole texts are told from.
     """
     weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
     match kind:
         case "classify" | "pairs":
-            return Objective(NAME, 1.0, _class_targets(weights_C), _class_losses)
+            return Objective(NAME, 1.0, _class_targets(weights_C, pooling), _class_losses)
         case "tag":
-            return Objective(NAME, 1.0, _class_targets(weights_C), _tag_losses)
+            return Objective(NAME, 1.0, _class_targets(weights_C, "first"), _tag_losses)
         case "regress":
-            return Objective(NAME, 1.0, _number_targets, _number_losses)
+            return Objective(NAME, 1.0, _number_targets(pooling), _number_losses)
         case "answer":
             return Objective(NAME, 1.0, _answer_targets, _answer_losses)
 
 
-def _class_targets(weights_C: Tensor | None) -> Callable[[Rows, MaskedRows], Targets]:
+def _class_targets(weights_C: Tensor | None, pooling: Pooling) -> Callable[[Rows, MaskedRows], Targets]:
     def find(rows: Rows, masked: MaskedRows) -> Targets:
         classes_BS = rows.classes[TARGET]
         positions_N = predicted_positions(classes_BS)
         classes_N = classes_BS.flatten()[positions_N]
         weights_N = None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
-        return Targets(positions_N, classes_N, weights_N=weights_N)
+        return Targets(_places(rows, positions_N, pooling), classes_N, weights_N=weights_N)
 
     return find
 
 
+def _places(rows: Rows, first_N: Tensor, pooling: Pooling) -> Tensor:
+    """What examples are told from: their first tokens, or all of them, [N, L], -1 where one is shorter than others."""
+    return first_N if pooling == "first" else _tokens(rows, first_N)
+
+
+def _tokens(rows: Rows, first_N: Tensor) -> Tensor:
+    """The places of all tokens of the examples that begin there: [N, L], -1 where one is shorter than others."""
+    key_T = _segment_numbers(rows.segment_ids).flatten()
+    tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
+    return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
+
+
+def _text_logits(model: TaskNetwork, hidden_TD: Tensor, places: Tensor) -> Tensor:
+    """Logits [N, C] of texts, told from what `_places` gives."""
+    if places.ndim == 1:
+        return model.classify(hidden_TD.index_select(0, places))
+    held_NL1 = (places >= 0)[..., None]
+    sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
+    return model.classify((sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype))
+
+
 def _class_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
-    logits_NC = model.classify(hidden_TD.index_select(0, targets.positions_N))
+    logits_NC = _text_logits(model, hidden_TD, targets.positions_N)
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
 
@@ -64,30 +87,31 @@ def _tag_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Loss
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
 
-def _number_targets(rows: Rows, masked: MaskedRows) -> Targets:
+def _number_targets(pooling: Pooling) -> Callable[[Rows, MaskedRows], Targets]:
     """Here the right answers are numbers, float32."""
-    values_T = rows.classes[TARGET].flatten()
-    positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
-    return Targets(positions_N, values_T[positions_N])
+
+    def find(rows: Rows, masked: MaskedRows) -> Targets:
+        values_T = rows.classes[TARGET].flatten()
+        positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
+        return Targets(_places(rows, positions_N, pooling), values_T[positions_N])
+
+    return find
 
 
 def _number_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
     """Squared errors."""
-    found_N = model.classify(hidden_TD.index_select(0, targets.positions_N))[:, 0].float()
+    found_N = _text_logits(model, hidden_TD, targets.positions_N)[:, 0].float()
     each_N = functional.mse_loss(found_N, targets.classes_N, reduction="none")
     return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
 
 
 def _answer_targets(rows: Rows, masked: MaskedRows) -> Targets:
-    """A target an example: here positions are [N, L], the places of all its tokens, -1 where it is shorter than others;
-    and classes [N, 2], the tokens at which the answer begins and ends."""
+    """A target an example: here positions are [N, L], the places of all its tokens, and classes [N, 2], the tokens at
+    which the answer begins and ends."""
     begins_BS, ends_BS = rows.classes[BEGIN], rows.classes[END]
     first_N = predicted_positions(begins_BS)
-    key_T = _segment_numbers(rows.segment_ids).flatten()
-    tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
-    positions_NL = pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
     classes_N2 = torch.stack([begins_BS.flatten()[first_N], ends_BS.flatten()[first_N]], 1)
-    return Targets(positions_NL, classes_N2)
+    return Targets(_tokens(rows, first_N), classes_N2)
 
 
 def _segment_numbers(segment_ids_BS: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from unmask.model.folder_layout import Pooling
 from unmask.settings import Settings
 
 
@@ -46,6 +47,9 @@ class FinetuneSettings(Settings):
             table; None: all 1.
         least_examples: A class with fewer examples in the training file is an error, of classes of texts.
         max_length: Longest input in tokens; None: the model's.
+        pooling: What whole texts are told from: the `first` token, or the `mean` of all, which needs less pretraining
+            to be good. None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa.
+            Models that transformers runs have their own way.
         stride: Tokens that neighbouring windows of a text share, for answers.
         longest_answer: Tokens of an answer at most.
         initial_weights: `model` begins with the folder's; `random` draws all anew, to learn what pretraining brought.
@@ -73,6 +77,7 @@ class FinetuneSettings(Settings):
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
     least_examples: int = Field(default=2, ge=1)
     max_length: int | None = Field(default=None, ge=8)
+    pooling: Pooling | None = None
     stride: int = Field(default=64, ge=0)
     longest_answer: int = Field(default=30, ge=1)
     initial_weights: Literal["model", "random"] = "model"

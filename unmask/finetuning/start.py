@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unmask.errors import SettingsError
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model
+from unmask.model.folder import LAYOUTS, load_model
+from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import ForeignPretrained, foreign_with_head, load_foreign, runs_in_transformers
 from unmask.model.initialise import initialise
-from unmask.model.task_folder import TaskInfo, with_task_head
+from unmask.model.task_folder import OF_TEXTS, TaskInfo, TaskKind, with_task_head
 from unmask.model.task_network import TaskNetwork
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -31,6 +33,31 @@ def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | Non
     if runs_in_transformers(folder):
         return load_foreign(folder, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=max_length)
     return load_model(folder, mask_id=special.mask)
+
+
+def pooling_for(pretrained: Pretrained, kind: TaskKind, asked: Pooling | None) -> Pooling:
+    """What whole texts are told from.
+
+    Args:
+        pretrained: The encoder.
+        kind: Of the task.
+        asked: What the settings say.
+
+    Raises:
+        SettingsError: The model's head, or the task, has no place for it.
+    """
+    if isinstance(pretrained, ForeignPretrained) or kind not in OF_TEXTS:
+        if asked is not None:
+            whose = "the task has no whole texts" if kind not in OF_TEXTS else "transformers' head pools in its own way"
+            raise SettingsError(f"finetune.pooling={asked}: {whose}; leave it away")
+        return "first"
+    layout = pretrained.config.layout
+    has_choice = LAYOUTS[layout].pooling_key is not None
+    if asked == "mean" and not has_choice:
+        raise SettingsError(
+            f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; leave it away"
+        )
+    return asked or ("mean" if has_choice else "first")
 
 
 def begin(pretrained: Pretrained, info: TaskInfo, *, seed: int, settings: FinetuneSettings) -> TaskNetwork:

@@ -18,9 +18,9 @@ from unmask.errors import SettingsError
 from unmask.inference.batches import Batch, batches, hidden_states
 from unmask.inference.windows import cut
 from unmask.model.encoder import MaskedLM
+from unmask.model.folder_layout import Pooling
 from unmask.tokens.tokenizer import Tokenizer
 
-Pooling = Literal["mean", "first"]
 LongTexts = Literal["error", "split", "truncate"]
 PART_TEXTS = 8192  # tokenized and packed at once
 

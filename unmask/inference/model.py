@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from unmask.errors import ModelError, SettingsError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import checked_form, pseudo_log_likelihoods
-from unmask.inference.embed import EmbedSettings, LongTexts, Pooling, embed_texts
+from unmask.inference.embed import EmbedSettings, LongTexts, embed_texts
 from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
 from unmask.model.folder import load_model
-from unmask.model.foreign_folder import has_our_encoder, runs_in_transformers
+from unmask.model.folder_layout import Pooling
+from unmask.model.foreign_folder import runs_in_transformers
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -189,8 +190,7 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     if fine_tuned is not None and not isinstance(network, MaskedLM):
         foreign = fine_tuned.network.encoder
         foreign.compute_dtype = choose_dtype(precision, foreign.device)
-        if not has_our_encoder(path):
-            return Model(path, None, tokenizer, fine_tuned)
+        return Model(path, None, tokenizer, fine_tuned)
     if not isinstance(network, MaskedLM):
         network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:

@@ -62,7 +62,7 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     if model.pair_head is not None or _CLASSIFIER in model.kept_weights:
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
-        content |= label_content(model.label_names) | dict(layout.label_config)
+        content |= label_content(model.label_names) | layout.pooling_content("first")
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
@@ -181,7 +181,7 @@ def _label_names(
     wanted = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
     if any(name not in stored for ours in (*wanted, "head.bias") for name in layout.names.theirs(ours)):
         return None
-    if any(content.get(key) != value for key, value in layout.label_config.items()):
+    if layout.pooling_of(content, CONFIG) != "first":
         return None
     number = len(stored[layout.names.theirs(wanted[0])[0]])
     names = content.get("id2label") or {str(i): f"LABEL_{i}" for i in range(number)}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from unmask.errors import ModelError, SettingsError
 from unmask.model.config import EncoderConfig
 from unmask.model.names import Names
 from unmask.settings import validated
+
+Pooling = Literal["mean", "first"]
+"""What a whole text is told from: the mean of its tokens, or the first one."""
+_THEIRS: dict[Pooling, str] = {"first": "cls", "mean": "mean"}
 
 
 class ReadConfig(Protocol):
@@ -27,14 +31,39 @@ class FolderLayout:
         names: Of its weights.
         write_config, read_config: Its config.json.
         pair_architecture: transformers' class with a head for pairs; None where it has none.
-        label_config: What config.json says beside the classes where there is a head for them.
+        pooling_key: Where config.json says whether a classifier of texts is given the first token (`cls`) or the mean
+            of all; None: it is the first token's.
     """
 
     names: Names
     write_config: Callable[[EncoderConfig], dict[str, Any]]
     read_config: ReadConfig
     pair_architecture: str | None = None
-    label_config: Mapping[str, Any] = field(default_factory=dict)
+    pooling_key: str | None = None
+
+    def pooling_content(self, pooling: Pooling) -> dict[str, Any]:
+        """What config.json says of a classifier's pooling.
+
+        Raises:
+            ModelError: The layout's classifier is the first token's.
+        """
+        if self.pooling_key is not None:
+            return {self.pooling_key: _THEIRS[pooling]}
+        if pooling != "first":
+            raise ModelError("classifiers of this layout take the first token; pooling by the mean has no place in it")
+        return {}
+
+    def pooling_of(self, content: Mapping[str, Any], where: str) -> Pooling:
+        """What a config.json says of a classifier's pooling; transformers' default is the first token.
+
+        Raises:
+            ModelError: It is something else.
+        """
+        said = "cls" if self.pooling_key is None else content.get(self.pooling_key, "cls")
+        for pooling, name in _THEIRS.items():
+            if name == said:
+                return pooling
+        raise ModelError(f"{where}: {self.pooling_key} = {said!r} is not supported, only cls or mean")
 
 
 def read_values(

@@ -55,8 +55,7 @@ class ForeignPretrained:
 
 
 def runs_in_transformers(folder: Path) -> bool:
-    """Whether transformers runs a folder's model: its layout is none of ours, its weights are in other files, or it is
-    a classifier that pools as ours do not (ModernBERT's by the mean).
+    """Whether transformers runs a folder's model: its layout is none of ours, or its weights are in other files.
 
     What is no model's folder at all is left to whoever reads it.
     """
@@ -67,16 +66,7 @@ def runs_in_transformers(folder: Path) -> bool:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind not in LAYOUTS:
         return isinstance(kind, str)
-    if not (folder / WEIGHTS).is_file():
-        return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
-    architecture = next(iter(content.get("architectures") or []), "")
-    pools = LAYOUTS[kind].label_config.items()
-    return "ForSequenceClassification" in architecture and any(content.get(key, value) != value for key, value in pools)
-
-
-def has_our_encoder(folder: Path) -> bool:
-    """Whether our encoder reads the weights beneath the head of a folder for which `runs_in_transformers` holds."""
-    return _kind(folder) in LAYOUTS and (folder / WEIGHTS).is_file()
+    return not (folder / WEIGHTS).is_file() and any((folder / name).is_file() for name in _OTHER_WEIGHTS)
 
 
 def is_fine_tuned(folder: Path) -> bool:

@@ -169,5 +169,5 @@ def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
 
 
 MODERNBERT = FolderLayout(
-    names=NAMES, write_config=write_config, read_config=read_config, label_config={"classifier_pooling": "cls"}
+    names=NAMES, write_config=write_config, read_config=read_config, pooling_key="classifier_pooling"
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +22,20 @@ from safetensors.torch import save_file
 from unmask.errors import ModelError
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS, label_content, load_model, read_config_file, read_weights
+from unmask.model.folder import (
+    CONFIG,
+    LAYOUTS,
+    WEIGHTS,
+    label_content,
+    read_config_file,
+    read_weights,
+)
+from unmask.model.folder_layout import Pooling
 from unmask.model.initialise import draw_matrix
 from unmask.model.parts import Linear
 
 TaskKind = Literal["classify", "pairs", "regress", "tag", "answer"]
+OF_TEXTS: tuple[TaskKind, ...] = ("classify", "pairs", "regress")
 KEY = "unmask_task"
 ARCHITECTURES: dict[TaskKind, str] = {
     "classify": "SequenceClassification",
@@ -49,6 +58,7 @@ class TaskInfo:
         paired: Whether it is given two texts.
         may_be_missing: Whether it may find that a text has no answer.
         max_length: Longest input in tokens, special tokens included; None: the model's.
+        pooling: What a text is told from, where the task is one of whole texts.
     """
 
     kind: TaskKind
@@ -56,6 +66,7 @@ class TaskInfo:
     paired: bool = False
     may_be_missing: bool = False
     max_length: int | None = None
+    pooling: Pooling = "first"
 
 
 def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None) -> MaskedLM:
@@ -102,8 +113,8 @@ def save_task_model(model: MaskedLM, info: TaskInfo, folder: Path) -> None:
     content["architectures"] = [f"{stem}For{ARCHITECTURES[info.kind]}"]
     if info.names:
         content |= label_content(info.names)
-    if info.kind in ("classify", "pairs", "regress"):
-        content |= dict(layout.label_config)
+    if info.kind in OF_TEXTS:
+        content |= layout.pooling_content(info.pooling)
         content["problem_type"] = problem_type(info)
     content[KEY] = task_content(info)
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -141,10 +152,8 @@ def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
     """
     content, layout = read_config_file(folder)
     info = read_info(content, folder)
-    if info.kind in ("classify", "pairs", "regress"):
-        for key, value in layout.label_config.items():
-            if content.get(key, "cls") != value:
-                raise ModelError(f"{folder / CONFIG}: {key} = {content[key]!r} is not supported, only {value!r}")
+    if info.kind in OF_TEXTS:
+        info = replace(info, pooling=layout.pooling_of(content, str(folder / CONFIG)))
     model = _with_head(layout.read_config(content, mask_id=mask_id), info)
     wanted = _names_of(model)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in wanted}
@@ -158,19 +167,10 @@ def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
     return model.eval(), info
 
 
-def load_for_task(folder: Path, info: TaskInfo, *, mask_id: int, seed: int, dropout: float | None) -> MaskedLM:
-    """An encoder from a folder with a new head; arguments as for `load_model` and `with_task_head`.
-
-    Raises:
-        ModelError: As `load_model`.
-    """
-    return with_task_head(load_model(folder, mask_id=mask_id), info, seed=seed, dropout=dropout)
-
-
 def _with_head(config: EncoderConfig, info: TaskInfo) -> MaskedLM:
     return MaskedLM(
         config,
-        label_names=info.names if info.kind in ("classify", "pairs", "regress") else None,
+        label_names=info.names if info.kind in OF_TEXTS else None,
         num_tags=len(info.names) if info.kind == "tag" else None,
         answers=info.kind == "answer",
     )

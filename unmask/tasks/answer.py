@@ -54,7 +54,7 @@ class AnswerTask:
         ]
         return Encoded(examples, split=sum(len(found) > 1 for found in windows))
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.find_answers(hidden_ND)
 

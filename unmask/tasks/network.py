@@ -28,7 +28,7 @@ def outputs_of(model: TaskNetwork, task: Task, examples: Sequence[Example]) -> l
         examples: Inputs.
 
     Returns:
-        For each example [N, C].
+        For each example [N, C]; N is 1 where the task pools.
     """
     assert not model.training
     device, alone = model.encoder.device, not model.encoder.shares_rows
@@ -47,8 +47,9 @@ def outputs_of(model: TaskNetwork, task: Task, examples: Sequence[Example]) -> l
             token_type_ids_BS=rows.token_type_ids,
         ).flatten(0, 1)
         places = np.concatenate([begin + e.places for begin, e in zip(packed.begins, batch, strict=True)])
-        logits_NC = task.logits(model, hidden_TD.index_select(0, torch.from_numpy(places).to(device)))
-        cuts = np.cumsum([len(example.places) for example in batch])[:-1]
+        sizes = [len(example.places) for example in batch]
+        logits_NC = task.logits(model, hidden_TD.index_select(0, torch.from_numpy(places).to(device)), sizes)
+        cuts = np.cumsum(sizes if len(logits_NC) == sum(sizes) else np.ones_like(sizes))[:-1]
         for number, output in zip(numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
             outputs[number] = output
     return outputs

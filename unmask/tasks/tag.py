@@ -55,7 +55,7 @@ class TagTask:
                 )
         return Encoded(examples, split=split)
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `unmask.tasks.task.Task`."""
         return model.tag(hidden_ND)
 

@@ -25,8 +25,14 @@ class Task(Protocol):
     def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
         """Inputs of the network, with what is right in them where that is asked for and known."""
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
-        """Outputs [N, C] of the hidden states [N, D] at the places of examples."""
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Outputs [N, C] of the hidden states [N, D] at the places of examples; a task that pools gives one an example.
+
+        Args:
+            model: With the task's head.
+            hidden_ND: Of one example after the other.
+            sizes: How many of them each example has.
+        """
 
     def decode(
         self, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
@@ -44,9 +50,9 @@ def task_of(info: TaskInfo, *, stride: int = 64, longest_answer: int = 30) -> Ta
     """
     match info.kind:
         case "classify" | "pairs":
-            return ClassTask(info.names, info.paired)
+            return ClassTask(info.names, info.paired, info.pooling)
         case "regress":
-            return NumberTask(info.paired)
+            return NumberTask(info.paired, pooling=info.pooling)
         case "tag":
             return TagTask(info.names)
         case "answer":

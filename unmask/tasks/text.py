@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import CorpusError
+from unmask.model.folder_layout import Pooling
 from unmask.model.task_folder import label_numbers
 from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, ids_of
@@ -24,25 +25,27 @@ _FIRST = np.zeros(1, dtype=np.int64)
 
 @dataclass(frozen=True)
 class ClassTask:
-    """One of several classes for a text or a pair, told from the first token. Source: Devlin et al. 2018, section 4.1.
+    """One of several classes for a text or a pair. Source: Devlin et al. 2018, section 4.1.
 
     Attributes:
         names: The classes.
         paired: Whether it is given two texts.
+        pooling: What it is told from.
     """
 
     names: tuple[str, ...]
     paired: bool
+    pooling: Pooling = "first"
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
         """See `unmask.tasks.task.Task`."""
         numbers = label_numbers(self.names)
         targets = [np.array([numbers[record.label or ""]]) for record in records] if with_targets else None
-        return _encode(records, encoder, self.paired, targets)
+        return _encode(records, encoder, self.paired, self.pooling, targets)
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `unmask.tasks.task.Task`."""
-        return model.classify(hidden_ND)
+        return model.classify(_means(hidden_ND, sizes) if self.pooling == "mean" else hidden_ND)
 
     def decode(
         self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
@@ -64,11 +67,13 @@ class NumberTask:
         paired: Whether it is given two texts.
         mean, deviation: What outputs are multiplied with and added to. While a model learns it tells standardised
             numbers; a finished one holds both in its head.
+        pooling: What it is told from.
     """
 
     paired: bool
     mean: float = 0.0
     deviation: float = 1.0
+    pooling: Pooling = "first"
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
         """See `unmask.tasks.task.Task`."""
@@ -76,11 +81,11 @@ class NumberTask:
         if with_targets:
             values = np.array([[record.value] for record in records], dtype=np.float64)
             targets = list(((values - self.mean) / self.deviation).astype(np.float32))
-        return _encode(records, encoder, self.paired, targets)
+        return _encode(records, encoder, self.paired, self.pooling, targets)
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor) -> Tensor:
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `unmask.tasks.task.Task`."""
-        return model.classify(hidden_ND)
+        return model.classify(_means(hidden_ND, sizes) if self.pooling == "mean" else hidden_ND)
 
     def decode(
         self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
@@ -89,10 +94,17 @@ class NumberTask:
         return [NumberPrediction(float(output[0, 0]) * self.deviation + self.mean) for output in outputs]
 
 
+def _means(hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean of each example's hidden states: [examples, D]."""
+    lengths = torch.tensor(sizes, device=hidden_ND.device)
+    return torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
+
+
 def _encode(
     records: Sequence[TextRecord],
     encoder: InputEncoder,
     paired: bool,
+    pooling: Pooling,
     targets: Sequence[NDArray[np.int64] | NDArray[np.float32]] | None,
 ) -> Encoded:
     seconds = [record.second or "" for record in records] if paired else None
@@ -104,7 +116,7 @@ def _encode(
             record=number,
             input_ids=ids_of(encoding),
             type_ids=encoder.type_ids(encoding),
-            places=_FIRST,
+            places=_FIRST if pooling == "first" else np.arange(len(encoding.ids)),
             items=_FIRST,
             targets={} if targets is None else {TARGET: targets[number]},
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Writes a file under another name, forces it to the disk, and gives it its name in one step."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # others may write the same file
+    partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content
     with partial.open("wb") as file:
         file.write(data)

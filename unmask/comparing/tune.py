@@ -224,7 +224,6 @@ def _result(study: optuna.Study, plan: TunePlan, root: Path) -> dict[str, Any]:
         raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
     best = min(succeeded, key=lambda trial: trial["loss"])
     file = root / BEST
-    write_atomically(file, plan.load(best["parameters"]).to_toml())
     first = next((trial for trial in succeeded if trial["number"] == 0), None)
     result = {
         "best": {**best, "recipe": str(file)},
@@ -232,8 +231,10 @@ def _result(study: optuna.Study, plan: TunePlan, root: Path) -> dict[str, Any]:
         "trials": trials,
         "verdict": _verdict(best, first, len(succeeded)),
     }
-    write_atomically(root / "result.svg", search_plot(succeeded))
-    write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
+    with locked(root):  # processes that share a search may end it at the same time
+        write_atomically(file, plan.load(best["parameters"]).to_toml())
+        write_atomically(root / "result.svg", search_plot(succeeded))
+        write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return result
 
 

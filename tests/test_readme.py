@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import re
 import shlex
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,12 +17,35 @@ from tests.cli.test_cli import call
 from tests.hub.helpers import put_in_cache
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+WNUT = ("wnut17train", "emerging.dev", "emerging.test")
 MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
 
 ORDER = (
-    "prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "export", "verify", "audit", "finetune",
-    "predict", "compare",
+    "prepare", "lexicon", "pretrain", "fill", "embed", "masks", "evaluate", "score", "export", "verify", "audit",
+    "finetune", "predict", "compare",
 )  # fmt: skip
+
+
+def write_story_files(folder: Path, text: str) -> None:
+    """Small files in the places of those that "The whole way" reads."""
+    lines = [line for line in text.splitlines() if line]
+    texts = ("novels/novels.train.txt.gz", "novels/novels.valid.txt.gz", "cpp_docs/cpp_docs_prose.txt.gz")
+    sentiment = "".join(f"{line}\t{len(line) % 2}\n" for line in lines[:60])
+    entities = "".join(f"{word}\t{'B-person' if word[0].isupper() else 'O'}\n" for word in lines[0].split())
+    pair = json.dumps({"sentence_good": lines[0], "sentence_bad": lines[1], "UID": "order", "linguistics_term": "word"})
+    files = {
+        **{name: gzip.compress(text.encode()) for name in texts},
+        **{f"sst2/{split}.tsv": sentiment.encode() for split in ("train", "dev", "test")},
+        **{f"wnut17/{name}.conll": (f"{entities}\n" * 8).encode() for name in WNUT},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "blimp").mkdir()
+    with tarfile.open(folder / "blimp" / "blimp.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("order.jsonl")
+        member.size = len(pair)
+        archive.addfile(member, io.BytesIO(pair.encode()))
 
 
 def commands() -> list[list[str]]:
@@ -37,6 +64,7 @@ def test_every_command_runs(
     lines = [line for line in corpus_file.read_text().splitlines() if line]
     for name in ("reviews.csv", "reviews-dev.csv"):
         (tmp_path / name).write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines))
+    write_story_files(tmp_path, corpus_file.read_text())
     (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines)))
     put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))

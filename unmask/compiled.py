@@ -52,11 +52,11 @@ def _compiled(function: Function, **options: Any) -> Function:
 
 @functools.cache
 def _forget_what_is_old(folder: Path) -> None:
-    """Removes what was compiled before a file of the folder was changed.
+    """Removes what was compiled before a file of any folder of loops was changed.
 
     Numba looks at a loop's own file only, not at those whose functions the loop uses.
     """
-    newest = max((path.stat().st_mtime for path in folder.glob("*.py")), default=0.0)
+    newest = max((path.stat().st_mtime for path in Path(__file__).parent.glob("*/kernels/*.py")), default=0.0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:

@@ -104,7 +104,7 @@ def test_one_batch_is_overfitted_in_every_layout(
     model = make_model(layout=layout, initializer_range=0.05)
     state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
     if state.optimizer.muon is not None:
-        matrices = {matrix.name for shape in state.optimizer.muon.shapes for matrix in shape.matrices}
+        matrices = {matrix.name for batch in state.optimizer.muon.batches for matrix in batch}
         assert "encoder.blocks.0.attention.qkv.weight" in matrices
         assert not any(
             name.endswith("bias") or name in ("encoder.positions", "encoder.token_types") for name in matrices

@@ -21,9 +21,14 @@ def matrix(rows: int, columns: int, num_fused: int = 1, seed: int = 0, name: str
     return Matrix(name, weight, num_fused)
 
 
-def test_singular_vectors_stay() -> None:
-    matrices = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
-    result = orthogonalise(matrices, 5, torch.float32)
+def unit(matrices: Tensor) -> Tensor:
+    return matrices / torch.linalg.matrix_norm(matrices, keepdim=True)
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20), (30, 30)])
+def test_singular_vectors_stay(shape: tuple[int, int]) -> None:
+    matrices = unit(torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)))
+    result = orthogonalise(matrices, 5)
     left, _, right = torch.linalg.svd(matrices, full_matrices=False)
     core = left.mT @ result @ right.mT
     assert (core - torch.diag_embed(core.diagonal(dim1=1, dim2=2))).abs().max() < 1e-3
@@ -45,10 +50,9 @@ def test_polynomials_bring_values_as_near_to_one_as_is_said(iterations: int, sma
 
 @pytest.mark.parametrize("iterations", POLYNOMIALS)
 def test_what_becomes_of_a_matrix_is_the_polynomial_of_its_singular_values(iterations: int) -> None:
-    matrices = torch.randn(2, 20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    values = torch.linalg.svdvals(matrices)
-    expected = polynomials(values / values.square().sum(1, keepdim=True).sqrt(), iterations)
-    found = torch.linalg.svdvals(orthogonalise(matrices, iterations, torch.float64))
+    matrices = unit(torch.randn(2, 20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    expected = polynomials(torch.linalg.svdvals(matrices), iterations)
+    found = torch.linalg.svdvals(orthogonalise(matrices, iterations))
     torch.testing.assert_close(found, expected.sort(dim=1, descending=True).values, rtol=1e-5, atol=1e-5)
 
 
@@ -92,6 +96,35 @@ def test_matrices_of_one_shape_are_trained_as_if_alone() -> None:
         muon([one]).step(0.1)
     for a, b in zip(together, alone, strict=True):
         assert torch.allclose(a.weight, b.weight, atol=1e-5)
+
+
+def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several steps, with matrices that lie, stand and are fused."""
+    shapes = [(12, 30, 1), (30, 12, 1), (60, 12, 2), (37, 37, 1), (5, 700, 1)]
+    looped, plain = ([matrix(r, c, n, name=f"{r}x{c}") for r, c, n in shapes] for _ in range(2))
+    optimizers = [muon(looped), muon(plain)]
+    for step in range(3):
+        for m in (*looped, *plain):
+            generator = torch.Generator().manual_seed(step)
+            m.weight.grad = torch.randn(m.weight.shape, generator=generator)
+        optimizers[0].step(0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr("unmask.training.muon.serves", lambda tensor: False)
+            optimizers[1].step(0.1)
+    for a, b in zip(looped, plain, strict=True):
+        torch.testing.assert_close(a.weight, b.weight, rtol=1e-4, atol=1e-5)
+    for name, running in optimizers[0].state().items():
+        torch.testing.assert_close(running, optimizers[1].state()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cpu_takes_as_many_at_once_as_its_caches_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.training.muon._CACHED", 4 * 12 * 30 * 4)  # four matrices of these in float32
+    counts = [3, 1, 3, 1, 1, 5, 1]
+    matrices = [matrix(12 * count, 30, count, name=str(place)) for place, count in enumerate(counts)]
+    found = [[m.num_fused for m in batch] for batch in muon(matrices).batches]
+    assert found == [[3, 1], [3, 1], [1], [5], [1]]
+    elsewhere = [Matrix(m.name, nn.Parameter(m.weight.detach().to("meta")), m.num_fused) for m in matrices]
+    assert [len(batch) for batch in muon(elsewhere).batches] == [len(counts)]
 
 
 def test_the_update_has_the_size_of_adamws() -> None:

@@ -2,16 +2,26 @@
 
 torch has a Muon too. This one differs in what makes it cheap and right for small encoders: matrices of one shape are
 orthogonalised together in batched products, and fused projections (queries, keys and values in one weight) are taken
-apart first, since each of them is a matrix of its own.
+apart first, since each of them is a matrix of its own. On CPUs so many go at once as the caches hold, and what stands
+between gradients, products and weights are two loops instead of a dozen passes over memory.
+
+Shape suffixes: N = matrices, R = rows, C = columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from unmask.compiled import arrays, serves
+from unmask.training.kernels import momentum as loops
+
+_EPS = 1e-7  # added to norms
+_CACHED = 5_000_000  # bytes of the matrices that a CPU orthogonalises at once
 
 # For each number of iterations its polynomials a x + b x^3 + c x^5, in their order: each is the nearest to 1, in the
 # largest difference, on the interval that those before it make of [0.01, 1], [0.003, 1] or [0.001, 1].
@@ -47,44 +57,32 @@ class Matrix:
     weight: nn.Parameter
     num_fused: int
 
+    def parts(self, tensor: Tensor) -> Tensor:
+        """What has the shape of the weight, as the matrices that are stacked in it: [num_fused, R, C]."""
+        return tensor.unflatten(0, (self.num_fused, -1))
 
-def orthogonalise(matrices: Tensor, iterations: int, dtype: torch.dtype) -> Tensor:
+
+def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
     """Moves singular values near 1, keeping the singular vectors.
 
-    Matrices are divided by their norm first. Then three iterations bring singular values from 0.01 on to 0.73 to 1.27,
-    four those from 0.003 on to 0.80 to 1.20, five those from 0.001 on to 0.88 to 1.12.
+    Three iterations bring singular values from 0.01 on to 0.73 to 1.27, four those from 0.003 on to 0.80 to 1.20, five
+    those from 0.001 on to 0.88 to 1.12.
 
     Args:
-        matrices: [n, rows, columns] with rows <= columns.
+        matrices_NRC: With singular values of 1 at the most.
         iterations: A key of `POLYNOMIALS`.
-        dtype: Of the products.
 
     Source: Amsel et al. 2025 (The Polar Express), section 3: a polynomial of its own for each step, each the best for
     what is left to do. Jordan et al. 2024 takes the same one five times and comes to 0.7 to 1.2; three of these come as
     near, with three fifths of the products. The coefficients are ours, for the intervals that fit so few steps.
     """
-    x = (matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)).to(dtype)
+    x = matrices_NRC
+    stands = x.shape[1] > x.shape[2]  # the smaller of both sides is squared
     for a, b, c in POLYNOMIALS[iterations]:
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        gram = x.mT @ x if stands else x @ x.mT
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, factor, beta=a) if stands else torch.baddbmm(x, factor, x, beta=a)
     return x
-
-
-class _Shape:
-    """All matrices of one shape (or its transpose), with their momentum in one tensor [n, rows, columns]."""
-
-    def __init__(self, matrices: list[Matrix], shape: tuple[int, int]) -> None:
-        self.matrices = matrices
-        count = sum(matrix.num_fused for matrix in matrices)
-        self.momentum = torch.zeros(count, *shape, device=matrices[0].weight.device)
-
-    def gradients(self) -> Tensor:
-        return torch.cat([_lying(matrix, _gradient(matrix)) for matrix in self.matrices])
-
-    def split(self, stacked: Tensor) -> list[Tensor]:
-        """The parts of a stacked tensor, shaped like the weights."""
-        parts = stacked.split([matrix.num_fused for matrix in self.matrices])
-        return [_standing(matrix, part) for matrix, part in zip(self.matrices, parts, strict=True)]
 
 
 class Muon:
@@ -111,55 +109,82 @@ class Muon:
         self.iterations = iterations
         self.weight_decay = weight_decay
         self.dtype = dtype
-        groups: dict[tuple[int, int], list[Matrix]] = defaultdict(list)
-        for matrix in matrices:
-            groups[_lying(matrix, matrix.weight).shape[1:]].append(matrix)  # type: ignore[index]
-        self.shapes = [_Shape(group, shape) for shape, group in sorted(groups.items())]
+        self.batches = _batches(matrices, dtype)
+        self._running = {matrix.name: torch.zeros_like(matrix.weight) for matrix in matrices}
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Applies the gradients.
+        """Applies the gradients, which serve as working memory.
 
         The update is scaled by 0.2 x sqrt(longer side), so that its root mean square is that of AdamW's.
         """
-        for shape in self.shapes:
-            gradient = shape.gradients()
-            shape.momentum.lerp_(gradient, 1.0 - self.momentum)
-            direction = gradient.lerp_(shape.momentum, self.momentum)
-            update = orthogonalise(direction, self.iterations, self.dtype)
-            scale = 0.2 * max(update.shape[1:]) ** 0.5
-            weights = [matrix.weight for matrix in shape.matrices]
-            torch._foreach_mul_(list[Tensor](weights), 1.0 - learning_rate * self.weight_decay)
-            for weight, part in zip(weights, shape.split(update), strict=True):
-                weight.add_(part, alpha=-learning_rate * scale)
+        for batch in self.batches:
+            on_cpu = serves(batch[0].weight)
+            direction_NRC = self._looped_directions(batch) if on_cpu else self._directions(batch)
+            update_NRC = orthogonalise(direction_NRC, self.iterations)
+            kept = 1.0 - learning_rate * self.weight_decay
+            rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
+            updates = update_NRC.split([matrix.num_fused for matrix in batch])
+            for matrix, update in zip(batch, updates, strict=True):
+                if on_cpu:
+                    loops.apply(kept, rate, *arrays(update.flatten(0, 1), matrix.weight))
+                else:
+                    matrix.weight.mul_(kept).add_(update.flatten(0, 1), alpha=-rate)
+
+    def _directions(self, batch: list[Matrix]) -> Tensor:
+        """Advances the running gradients; the directions of all matrices, [N, R, C], of length 1."""
+        gradients = [_gradient(matrix) for matrix in batch]
+        running = [self._running[matrix.name] for matrix in batch]
+        torch._foreach_lerp_(running, gradients, 1.0 - self.momentum)
+        torch._foreach_lerp_(gradients, running, self.momentum)
+        direction_NRC = torch.cat([m.parts(gradient) for m, gradient in zip(batch, gradients, strict=True)])
+        return (direction_NRC / (torch.linalg.matrix_norm(direction_NRC, keepdim=True) + _EPS)).to(self.dtype)
+
+    def _looped_directions(self, batch: list[Matrix]) -> Tensor:
+        """The same by compiled loops."""
+        num = sum(matrix.num_fused for matrix in batch)
+        _, rows, columns = batch[0].parts(batch[0].weight).shape
+        direction_NRC = torch.empty(num, rows, columns, dtype=self.dtype)
+        sums_NS = torch.empty(num, loops.STRETCHES)
+        begin = 0
+        for matrix in batch:
+            own = slice(begin, begin := begin + matrix.num_fused)
+            gradient_NRC = matrix.parts(_gradient(matrix))
+            running_NRC = matrix.parts(self._running[matrix.name])
+            given = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
+            loops.unit_directions(self.momentum, _EPS, *given)
+        return direction_NRC
 
     def state(self) -> dict[str, Tensor]:
         """Momentum by parameter name, in the shape of the weight."""
-        return {
-            matrix.name: part.contiguous()
-            for shape in self.shapes
-            for matrix, part in zip(shape.matrices, shape.split(shape.momentum), strict=True)
-        }
+        return dict(self._running)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Takes back what `state` gave."""
-        for shape in self.shapes:
-            shape.momentum.copy_(torch.cat([_lying(matrix, state[matrix.name]) for matrix in shape.matrices]))
+        for name, running in self._running.items():
+            running.copy_(state[name])
+
+
+def _batches(matrices: list[Matrix], dtype: torch.dtype) -> list[list[Matrix]]:
+    """Matrices of one shape together: on CPUs so many as their caches hold, elsewhere all."""
+    shapes: dict[tuple[int, ...], list[Matrix]] = defaultdict(list)
+    for matrix in matrices:
+        shapes[matrix.parts(matrix.weight).shape[1:]].append(matrix)
+    batches: list[list[Matrix]] = []
+    for shape, alike in sorted(shapes.items()):
+        on_cpu = alike[0].weight.device.type == "cpu"
+        most = max(1, _CACHED // (math.prod(shape) * dtype.itemsize)) if on_cpu else sum(m.num_fused for m in alike)
+        held = most
+        for matrix in alike:
+            if held + matrix.num_fused > most:
+                batches.append([])
+                held = 0
+            batches[-1].append(matrix)
+            held += matrix.num_fused
+    return batches
 
 
 def _gradient(matrix: Matrix) -> Tensor:
     gradient = matrix.weight.grad
     assert gradient is not None, f"{matrix.name} has no gradient"
     return gradient
-
-
-def _lying(matrix: Matrix, tensor: Tensor) -> Tensor:
-    """[num_fused, rows, columns] with rows <= columns: taken apart, and transposed where it stands."""
-    parts = tensor.unflatten(0, (matrix.num_fused, -1))
-    return parts.mT if parts.shape[1] > parts.shape[2] else parts
-
-
-def _standing(matrix: Matrix, parts: Tensor) -> Tensor:
-    """The inverse of `_lying`."""
-    rows = matrix.weight.shape[0] // matrix.num_fused
-    return (parts if parts.shape[1] == rows else parts.mT).reshape(matrix.weight.shape)

@@ -1,0 +1,1 @@
+"""Loops of the training step, compiled for CPUs."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from unmask.settings import Settings
-from unmask.training.schedule import Schedule, WarmupStableDecay
+from unmask.training.schedule import Linear, Schedule
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -88,7 +88,8 @@ class TrainingSettings(Settings):
         micro_batch_tokens: Positions that are computed at once at most; a step adds up the gradients of its parts.
             None computes a step at once. Where memory runs out it is halved by itself.
         learning_rate: Peak rate (of the matrices, with Muon).
-        schedule: How the rate rises and falls.
+        schedule: How the rate rises and falls; in a line unless set, since a rate that stays long ends at a higher loss
+            (docs/experiments.md; Bergsma et al. 2025).
         weight_decay: Decoupled, on matrices and the embedding.
         clip_norm: Largest norm of the whole gradient; `inf` does not clip.
         optimizer: Muon or AdamW.
@@ -109,7 +110,7 @@ class TrainingSettings(Settings):
     batch_tokens: int = Field(default=4096, ge=8)
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=5e-3, gt=0.0)
-    schedule: Schedule = WarmupStableDecay(kind="warmup_stable_decay")
+    schedule: Schedule = Linear(kind="linear")
     weight_decay: float = Field(default=0.1, ge=0.0)
     clip_norm: float = Field(default=1.0, gt=0.0)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
@@ -124,7 +125,7 @@ class TrainingSettings(Settings):
         """A table without a kind changes what the default's kind leaves open."""
         if not isinstance(values, dict):
             return values
-        kinds = {"schedule": "warmup_stable_decay", "optimizer": "muon"}
+        kinds = {"schedule": "linear", "optimizer": "muon"}
         given = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
         return {**values, **{name: {"kind": kinds[name], **table} for name, table in given.items()}}
 

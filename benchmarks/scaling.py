@@ -23,7 +23,6 @@ from tables import write_table
 from train import System, Work
 
 POSITIONS = 8192  # a step
-STEPS = 3  # of a round
 SHARES = (0.01, 0.1, 1.0)  # of the text
 
 
@@ -92,7 +91,7 @@ def measure(works: Mapping[str, Work], rounds: int) -> Axis:
     systems = {name: System("ours", work) for name, work in works.items()}
     for _ in range(rounds):
         for system in systems.values():
-            system.go(STEPS)
+            system.go()
     costs = {}
     for name, system in systems.items():
         work = works[name]

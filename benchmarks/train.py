@@ -4,7 +4,8 @@
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
-is some steps of each, of which the first does not count. What counts is the time from one step's end to the next one's,
+is some seconds of each. The steps of the first two seconds do not count, and at least one (while the others computed,
+the system may have taken away what memory lay idle). What counts is the time from one step's end to the next one's,
 loading and masking included; the table shows medians of all steps. All train on the same rows of the same prepared
 text, full of tokens, with as many of them a step.
 
@@ -21,9 +22,8 @@ The share of the peak counts 6 FLOP for each multiplied parameter and token (the
 matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what an H200 does in
 dense bf16, unless `--peak-tflops` says another number.
 
-On a GPU a step is told to the device and computed later. So the time of a round runs from a device that has nothing to
-do to one that has nothing to do, and is shared out over its steps, of which there are more; what is compiled is
-compiled before.
+On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
+do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from turns import Child, own_output
 
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
-STEPS = {"4x256": 2, "6x384": 1, "12x768": 1}  # a round
-GPU_BATCH_TOKENS, GPU_STEPS, GPU_WARMUP = 131_072, 20, 5
+WARM_SECONDS, SECONDS = 2.0, 4.0  # of a turn: what does not count, and what does
+GPU_BATCH_TOKENS = 131_072
+WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
 H200_TFLOPS = 790.0  # dense, bf16
 
 
@@ -77,10 +78,48 @@ class Work(NamedTuple):
         return max(1, self.batch_tokens // self.length)
 
 
-Steps = Callable[[int], list[float]]
+class Stopwatch:
+    """The steps of one turn.
+
+    Args:
+        device: Where the work is done: times on a GPU run from a device that has nothing to do to one that has nothing
+            to do, shared out over the steps, since single ones only say when the host was done with them.
+        seconds: How long steps count; at least one does.
+    """
+
+    def __init__(self, device: str, seconds: float) -> None:
+        self._on_gpu = device == "cuda"
+        self._warm_steps, self._seconds = WARM_STEPS[device], seconds
+        self._ends: list[float] = []  # of steps, from the last that does not count
+        self._steps, self._began = 0, time.perf_counter()
+
+    def tick(self) -> bool:
+        """A step has ended. Whether that is enough."""
+        self._steps += 1
+        if self._ends:
+            self._ends.append(time.perf_counter())
+        elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= WARM_SECONDS:
+            self._settle()
+            self._ends.append(time.perf_counter())
+        return len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
+
+    def taken(self) -> list[float]:
+        """Seconds of the steps that count."""
+        if not self._on_gpu:
+            return [b - a for a, b in pairwise(self._ends)]
+        self._settle()
+        count = len(self._ends) - 1
+        return [(time.perf_counter() - self._ends[0]) / count] * count
+
+    def _settle(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
 
 
-def ours(work: Work) -> tuple[Steps, dict[str, Any]]:
+Turn = Callable[[float], list[float]]  # of so many seconds; gives what its steps took
+
+
+def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     from unmask.masking.engine import Masker
     from unmask.model.compiling import compile_model
     from unmask.model.initialise import initialise
@@ -124,45 +163,32 @@ def ours(work: Work) -> tuple[Steps, dict[str, Any]]:
     if choose_compiling("auto", device):
         compile_model(model)
     loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
-    for _ in range(GPU_WARMUP if work.device == "cuda" else 1):
-        next(loop)
+    next(loop)
 
-    def steps(count: int) -> list[float]:
-        if work.device == "cuda":
-            return _on_gpu(lambda: next(loop), count)
-        times = []
-        for _ in range(1 + count):  # the first one finds its memory as the others left it, and does not count
+    def turn(seconds: float) -> list[float]:
+        watch = Stopwatch(work.device, seconds)
+        next(loop)
+        while not watch.tick():
             next(loop)
-            times.append(time.perf_counter())
-        return [b - a for a, b in pairwise(times)]
+        return watch.taken()
 
     multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
     config = model.encoder.config
     window = config.rotary.local_window + 1 if config.rotary is not None else work.length
     reach = sum(work.length if config.is_global(i) else min(work.length, window) for i in range(work.layers))
-    return steps, {"multiplied": multiplied, "head": head, "reach": reach}
+    return turn, {"multiplied": multiplied, "head": head, "reach": reach}
 
 
-def _on_gpu(step: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each of some steps, as their mean: single ones say when the host was done with them."""
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(count):
-        step()
-    torch.cuda.synchronize()
-    return [(time.perf_counter() - begin) / count] * count
-
-
-def transformers_of(system: str, work: Work) -> tuple[Steps, dict[str, Any]]:
+def transformers_of(system: str, work: Work) -> tuple[Turn, dict[str, Any]]:
     candidates = ["eager", "sdpa"] if system != "bert" and work.device == "cpu" else ["sdpa"]
     made = [_trainer(system, work, attention) for attention in candidates]
-    tried = [min(steps(1)) for steps in made]
+    tried = [min(turn(0.0)) for turn in made]
     best = tried.index(min(tried))
     return made[best], {"attention": candidates[best]}
 
 
-def _trainer(system: str, work: Work, attention: str) -> Steps:
+def _trainer(system: str, work: Work, attention: str) -> Turn:
     import transformers
     from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
 
@@ -198,32 +224,31 @@ def _trainer(system: str, work: Work, attention: str) -> Steps:
             **sizes, **dropout, intermediate_size=4 * work.hidden, attn_implementation=attention
         )
         model = transformers.BertForMaskedLM(config)
-    times: list[float] = []
-
-    on_gpu = work.device == "cuda"
-    warmup = GPU_WARMUP if on_gpu else 1  # a Trainer of its own each time: it compiles, and fills its caches
 
     class Clock(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            if not on_gpu or state.global_step in (warmup, state.max_steps):
-                if on_gpu:
-                    torch.cuda.synchronize()
-                times.append(time.perf_counter())
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
 
-    def steps(count: int) -> list[float]:
-        times.clear()
+        def on_train_begin(self, *given: Any, **named: Any) -> None:
+            self.watch = Stopwatch(work.device, self.seconds)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            control.should_training_stop = self.watch.tick()
+
+    def turn(seconds: float) -> list[float]:
+        clock = Clock(seconds)
         options = transformers.TrainingArguments(
             output_dir=tempfile.gettempdir(),
             per_device_train_batch_size=work.rows,
-            max_steps=count + warmup,
+            max_steps=1_000_000,
             bf16=system != "bert",
             optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            use_cpu=not on_gpu,
-            dataloader_pin_memory=on_gpu,
+            use_cpu=work.device == "cpu",
+            dataloader_pin_memory=work.device == "cuda",
             torch_compile=work.compiled == "yes" and system != "bert",
         )
         trainer = Trainer(
@@ -231,14 +256,12 @@ def _trainer(system: str, work: Work, attention: str) -> Steps:
             options,
             train_dataset=_rows(work),
             data_collator=DataCollatorForLanguageModeling(tokenizer),
-            callbacks=[Clock()],
+            callbacks=[clock],
         )
         trainer.train()
-        if on_gpu:
-            return [(times[-1] - times[0]) / count] * count
-        return [b - a for a, b in pairwise(times)]
+        return clock.watch.taken()
 
-    return steps
+    return turn
 
 
 def _rows(work: Work) -> list[dict[str, list[int]]]:
@@ -253,12 +276,12 @@ def _rows(work: Work) -> list[dict[str, list[int]]]:
 
 
 def serve(system: str, work: Work) -> None:
-    """A system's process: does as many steps as a line on standard input says, and prints what they took."""
+    """A system's process: a line on standard input is a turn of so many seconds; prints what its steps took."""
     out = own_output()
-    steps, facts = ours(work) if system == "ours" else transformers_of(system, work)
+    turn, facts = ours(work) if system == "ours" else transformers_of(system, work)
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
-        seconds = steps(int(line))
+        seconds = turn(float(line))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if work.device == "cuda":
             memory = torch.cuda.max_memory_allocated()
@@ -266,15 +289,16 @@ def serve(system: str, work: Work) -> None:
 
 
 class System(Child):
-    """A process that makes steps when it is asked to."""
+    """A process that trains when it is its turn."""
 
     def __init__(self, system: str, work: Work) -> None:
         super().__init__([sys.executable, __file__, "--serve", system, "--work", json.dumps(work._asdict())])
         self.seconds: list[float] = []
         self.memory = 0
 
-    def go(self, steps: int) -> None:
-        answer = self.ask(steps)
+    def go(self) -> None:
+        """A turn."""
+        answer = self.ask(SECONDS)
         self.seconds += answer["seconds"]
         self.memory = answer["memory"]
 
@@ -309,7 +333,7 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
         processes[name] = System(name, work)
     for _ in range(rounds):
         for process in processes.values():
-            process.go(GPU_STEPS if work.device == "cuda" else STEPS.get(work.size, 1))
+            process.go()
     tokens = work.rows * work.length
     if work.device == "cuda":
         print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)

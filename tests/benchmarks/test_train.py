@@ -1,0 +1,41 @@
+"""Throughput in turns: which steps count."""
+
+from __future__ import annotations
+
+import importlib
+import types
+
+import pytest
+
+
+@pytest.fixture
+def script() -> types.ModuleType:
+    return importlib.import_module("train")
+
+
+def a_turn(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, steps: list[float], seconds: float
+) -> tuple[list[float], int]:
+    """What a turn takes of steps that last so long, and how many it makes."""
+    now, made = 100.0, 0
+    monkeypatch.setattr(script.time, "perf_counter", lambda: now)
+    watch = script.Stopwatch("cpu", seconds)
+    for made, step in enumerate(steps, 1):
+        now += step
+        if watch.tick():
+            break
+    return watch.taken(), made
+
+
+def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [0.9, 0.8, 0.7, *(0.5 for _ in range(20))]
+    taken, made = a_turn(script, monkeypatch, steps, 2.0)
+    assert taken == pytest.approx([0.5] * 4)
+    assert made == 7
+
+
+def test_of_long_steps_the_first_does_not_count_and_one_does(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert a_turn(script, monkeypatch, [9.0, 8.0, 7.0], 4.0) == (pytest.approx([8.0]), 2)
+    assert a_turn(script, monkeypatch, [9.0, 8.0, 7.0], 0.0) == (pytest.approx([8.0]), 2)

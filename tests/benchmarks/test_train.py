@@ -17,11 +17,11 @@ def a_turn(
     script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, steps: list[float], seconds: float
 ) -> tuple[list[float], int]:
     """What a turn takes of steps that last so long, and how many it makes."""
-    now, made = 100.0, 0
+    now, made = 100.0, 0  # seconds, steps
     monkeypatch.setattr(script.time, "perf_counter", lambda: now)
     watch = script.Stopwatch("cpu", seconds)
-    for made, step in enumerate(steps, 1):
-        now += step
+    for step in steps:
+        now, made = now + step, made + 1
         if watch.tick():
             break
     return watch.taken(), made

@@ -93,7 +93,12 @@ def test_every_strategy_trains_on_real_text(prepared: dict[str, Path], tmp_path:
         out=tmp_path / "run",
         steps=12,
         strategy=strategy,
-        settings=(*SMALL, "masking.refresh_steps=4", "evaluation.times=1"),
+        settings=(
+            *SMALL,
+            "masking.refresh_steps=4",
+            "evaluation.times=1",
+            "training.schedule.kind=warmup_stable_decay",
+        ),
     )
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]

@@ -145,7 +145,7 @@ def stream_of(tokenizer: Tokenizer, seed: int = 0) -> RowStream:
 def test_what_can_be_told_is_learned(make_model: MakeModel, tokenizer: Tokenizer, layout: str) -> None:
     """A fifth of the documents has no class in training; held-out ones are told by their words."""
     settings = settings_of(
-        steps=150, sequence_length=24, batch_tokens=768, learning_rate=3e-3, optimizer={"kind": "adamw"}
+        steps=250, sequence_length=24, batch_tokens=768, learning_rate=3e-3, optimizer={"kind": "adamw"}
     )
     model = model_of(make_model, layout, num_layers=2)
     state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))

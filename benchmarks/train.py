@@ -4,8 +4,8 @@
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
-is some seconds of each. The steps of the first two seconds do not count, and at least one (while the others computed,
-the system may have taken away what memory lay idle). What counts is the time from one step's end to the next one's,
+is some seconds of each. The steps of the first two seconds, at least one, do not count (while the others computed, the
+system may have taken away what memory lay idle). What counts is the time from one step's end to the next one's,
 loading and masking included; the table shows medians of all steps. All train on the same rows of the same prepared
 text, full of tokens, with as many of them a step.
 

@@ -125,11 +125,13 @@ class Muon:
             kept = 1.0 - learning_rate * self.weight_decay
             rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
             updates = update_NRC.split([matrix.num_fused for matrix in batch])
+            if not on_cpu:  # all at once: each operation on a GPU costs a launch
+                torch._foreach_mul_([matrix.weight for matrix in batch], kept)
             for matrix, update in zip(batch, updates, strict=True):
                 if on_cpu:
                     loops.apply(kept, rate, *arrays(update.flatten(0, 1), matrix.weight))
                 else:
-                    matrix.weight.mul_(kept).add_(update.flatten(0, 1), alpha=-rate)
+                    matrix.weight.add_(update.flatten(0, 1), alpha=-rate)
 
     def _directions(self, batch: list[Matrix]) -> Tensor:
         """Advances the running gradients; the directions of all matrices, [N, R, C], of length 1."""

@@ -20,11 +20,9 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +33,7 @@ from annotated import LENGTH, MASK, Annotated, hide, read_ids
 from tables import write_table
 from torch import Tensor
 from torch.nn import functional
+from turns import Child, own_output
 
 SYSTEMS = ("ours", "annotated")
 COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}
@@ -166,9 +165,7 @@ def serve(work: Work) -> None:
     """A system's process: a number on a line of standard input is a turn of so many seconds, an empty one a look."""
     from unmask.pretraining.claim import packaged_corpus
 
-    warnings.simplefilter("ignore")
-    out = os.fdopen(os.dup(1), "w")  # what libraries print goes to standard error
-    os.dup2(2, 1)
+    out = own_output()
     train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
     hidden, clock = hidden_rows(held_out), Clock()
 
@@ -179,27 +176,28 @@ def serve(work: Work) -> None:
     for _ in range(WARMING_STEPS):
         warming.step()
     learner, clock.began = begin(), time.perf_counter()
+    print("{}", file=out, flush=True)
     for line in sys.stdin:
-        answer: Any = [measure(learner, way) for way in hidden.values()]
         if line.strip():
             answer = clock.turn(learner, float(line))
+        else:
+            answer = {"ways": {name: measure(learner, way) for name, way in hidden.items()}}
         print(json.dumps(answer), file=out, flush=True)
 
 
-class System:
+class System(Child):
     """A process that trains when it is asked to, and what it has reached."""
 
     def __init__(self, work: Work) -> None:
+        super().__init__([sys.executable, __file__, "--serve", json.dumps(work._asdict())])
         self.name, self.limit = work.system, work.minutes * 60.0
-        command = [sys.executable, __file__, "--serve", json.dumps(work._asdict())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.seconds, self.steps, self.characters, self.done = 0.0, 0, 0, False
         self.points: list[Point] = []
         self._look()
 
     def go(self, seconds: float) -> None:
         """A turn, and a look where one is due. Ours knows its minutes, and ends by itself."""
-        answer = self._ask(f"{seconds}")
+        answer = self.ask(seconds)
         self.seconds = answer["seconds"]
         self.steps += answer["steps"]
         self.characters += answer["characters"]
@@ -207,25 +205,10 @@ class System:
         if self.done or self.seconds >= self.limit * len(self.points) / POINTS:
             self._look()
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
     def _look(self) -> None:
-        (loss, accuracy), masks = self._ask("")
-        self.points.append(Point(self.seconds, self.steps, self.characters, loss, accuracy, *masks))
+        ways = self.ask("")["ways"]
+        self.points.append(Point(self.seconds, self.steps, self.characters, *ways["80/10/10"], *ways["masks"]))
         print(f"{self.name}: {describe(self.points[-1])}", file=sys.stderr, flush=True)
-
-    def _ask(self, line: str) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"the process of {self.name} ended")
-        return json.loads(answer)
 
 
 def describe(point: Point) -> str:

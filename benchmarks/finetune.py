@@ -136,7 +136,7 @@ def tuned(name: str, how: str, rate: float, options: Any, *, seed: int, seeds: i
         test=folder / task.test,
         out=out,
         settings=settings,
-        overwrite=True,
+        resume=True,
     ).summary
 
 

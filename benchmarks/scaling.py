@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tables import write_table
-from train import System, Work
+from train import System
+from trained import Work
 
 POSITIONS = 8192  # a step
 SHARES = (0.01, 0.1, 1.0)  # of the text

@@ -1,7 +1,8 @@
-"""Writing files so that a kill at any moment leaves either the old content or the new one."""
+"""Files: written so that a kill at any moment leaves either the old content or the new one, and their checksums."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -30,3 +31,9 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

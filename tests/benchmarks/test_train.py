@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def script() -> types.ModuleType:
-    return importlib.import_module("train")
+    return importlib.import_module("trained")
 
 
 def a_turn(

@@ -11,7 +11,8 @@ import torch
 import unmask
 from tests.conftest import SMALL
 from unmask.errors import ModelError
-from unmask.model.checksums import CHECKSUMS, file_hash, read_checksums
+from unmask.files import file_sha256
+from unmask.model.checksums import CHECKSUMS, read_checksums
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer remember Constantinople."]
 
@@ -71,7 +72,8 @@ def test_sentence_transformers_takes_the_mean_over_all_tokens(travelled: unmask.
 def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:
     folder = travelled.folder / "model"
     found = read_checksums(folder)
-    assert found == {name: file_hash(folder / name) for name in ("config.json", "model.safetensors", "tokenizer.json")}
+    decisive = ("config.json", "model.safetensors", "tokenizer.json")
+    assert found == {name: file_sha256(folder / name) for name in decisive}
 
 
 def test_damaged_checksums(tmp_path) -> None:  # type: ignore[no-untyped-def]

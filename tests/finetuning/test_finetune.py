@@ -188,7 +188,7 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
     given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
     out = tmp_path / "out"
     unmask.finetune(encoder, out=out, **given)
-    with pytest.raises(RunError, match="already holds a result: replace it with --overwrite"):
+    with pytest.raises(RunError, match="already holds a result: go on with --resume, replace it with --overwrite"):
         unmask.finetune(encoder, out=out, **given)
     (out / "mine.txt").write_text("stays")
     unmask.finetune(encoder, out=out, overwrite=True, **given)

@@ -12,11 +12,12 @@ from tests.conftest import make_text
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, TokenizerError
+from unmask.files import file_sha256
 from unmask.pretraining.data import open_prepared
 from unmask.tokens.manifest import Manifest, load_manifest, verify_files
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore, file_sha256
+from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
 

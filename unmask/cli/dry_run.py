@@ -1,4 +1,4 @@
-"""`--dry-run` of `unmask pretrain` and `unmask prepare`."""
+"""`--dry-run` of `unmask pretrain`, `unmask prepare` and `unmask finetune`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,30 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
         ("", f"{result['tokens_seen']:,} tokens seen, {result['epochs']:.1f} times the text"),
         ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
         ("disk", f"{result['disk_bytes'] / 2**30:.2f} GiB at most, data and checkpoints"),
+    ]
+    _show(lines)
+    return result
+
+
+def show_finetune_forecast(model: str, **options: Any) -> dict[str, Any]:
+    """Shows what a fine-tuning would do; `options` are those of `unmask.finetuning.finetune.forecast_finetune`."""
+    from unmask.finetuning.finetune import forecast_finetune
+
+    result = forecast_finetune(model, **options)
+    labels = f", {len(result['labels'])} labels" if result["labels"] else ""
+    lines = [
+        (name, f"{counts['records']:,} examples, {counts['inputs']:,} inputs, {counts['truncated']:,} cut")
+        for name, counts in result["examples"].items()
+    ]
+    several = f" for each of {result['seeds']} seeds" if result["seeds"] > 1 else ""
+    lines += [
+        ("model", f"{result['task']}{labels}; {result['num_parameters']:,} parameters without the head"),
+        (
+            "training",
+            f"at most {result['steps']:,} steps{several} at a learning rate of {result['learning_rate']:.2g}, "
+            f"{duration(result['seconds'])} in all on {result['device']}",
+        ),
+        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
     ]
     _show(lines)
     return result

@@ -6,7 +6,8 @@ import torch
 
 from unmask.exporting.check import Check, compare, count, worst
 from unmask.exporting.subject import Subject
-from unmask.model.checksums import CHECKSUMS, file_hash, read_checksums
+from unmask.files import file_sha256
+from unmask.model.checksums import CHECKSUMS, read_checksums
 
 # Keys of config.json, and the role whose id they hold.
 _ROLES = {
@@ -29,7 +30,7 @@ def files_unchanged(subject: Subject) -> Check | str:
         file = subject.folder / name
         if not file.is_file():
             wrong.append(f"{name} is missing")
-        elif file_hash(file) != checksum:
+        elif file_sha256(file) != checksum:
             wrong.append(f"{name} is not what was written; if you changed it on purpose, remove {CHECKSUMS}")
     return count(wrong, f"checksums of {len(wanted)} files")
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from unmask.errors import SettingsError, UnmaskError
+from unmask.files import file_sha256
 from unmask.finetuning.folder import ResultFolder
+from unmask.finetuning.forecast import forecast
 from unmask.finetuning.labels import check_unseen, task_info
 from unmask.finetuning.metrics import needs_packages
 from unmask.finetuning.reading import read_labelled
@@ -20,6 +22,7 @@ from unmask.finetuning.start import load_pretrained, pooling_for
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
 from unmask.model.task_folder import TaskInfo, TaskKind
+from unmask.recipe.checkpoint import checkpoint_sha256
 from unmask.recipe.overrides import apply_override, set_value
 from unmask.settings import validated
 from unmask.tasks.model import TaskModel, load_fine_tuned
@@ -53,6 +56,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     out: str | Path,
     test: str | Path | None = None,
     settings: Sequence[str] = (),
+    resume: bool = False,
     overwrite: bool = False,
     reporter: FinetuneReporter | None = None,
 ) -> FineTuned:
@@ -67,41 +71,73 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         out: Folder of the result.
         test: What the best model is measured on besides.
         settings: `finetune.key=value` overrides of `FinetuneSettings`.
+        resume: Go on with the result in `out`, begun with the same files and settings, behind the last seed whose
+            training was over (from the beginning where there is none). More seeds may be asked for than before.
         overwrite: Replace the result in `out`.
         reporter: Told of the progress; None logs.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
-    if task not in get_args(TaskKind):
-        raise SettingsError(f"unknown task {task!r}; known are {', '.join(get_args(TaskKind))}")
-    kind: TaskKind = task  # type: ignore[assignment]  # just compared
     reporter = reporter or FinetuneLog()
     chosen = _settings(settings)
-    needs_packages()
-    paths = {"train": Path(train), "validation": Path(validation), **({} if test is None else {"test": Path(test)})}
+    paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
-    folder.check(overwrite=overwrite, inputs=[*paths.values(), source])
-    tokenizer = load_tokenizer(source)
-    pretrained = load_pretrained(source, tokenizer, max_length=chosen.max_length)
-    pooling = pooling_for(pretrained, kind, chosen.pooling)
-    files, info = _read(kind, paths, chosen, reporter)
-    info = replace(info, pooling=pooling)
-    runs = Runs(pretrained, tokenizer, files, info, chosen, reporter)
-    folder.begin(
-        {
-            "model": lasting_name(model, source),
-            "task": kind,
-            **{name: str(path) for name, path in paths.items()},
-            "finetune": chosen.model_dump(),
-        }
-    )
+    folder.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
+    runs = _opened(source, task, paths, chosen, reporter)
+    content = {
+        "model": lasting_name(model, source),
+        "task": task,
+        **{name: str(path) for name, path in paths.items()},
+        "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
+        "finetune": chosen.model_dump(),
+    }
+    finished = folder.go_on(content) if resume and folder.settings.is_file() else folder.begin(content)
     try:
-        return FineTuned(folder.root, runs.run(folder))
+        return FineTuned(folder.root, runs.run(folder, finished))
     except UnmaskError:
         folder.discard()
         raise
+
+
+def forecast_finetune(
+    model: str | Path,
+    *,
+    task: str,
+    train: str | Path,
+    validation: str | Path,
+    test: str | Path | None = None,
+    settings: Sequence[str] = (),
+    reporter: FinetuneReporter | None = None,
+) -> dict[str, Any]:
+    """What `finetune` would do with the same arguments; nothing is written. See `unmask.finetuning.forecast`.
+
+    Raises:
+        UnmaskError: As `finetune`.
+    """
+    paths = _paths(train, validation, test)
+    return forecast(_opened(find_model(model), task, paths, _settings(settings), reporter or FinetuneLog()))
+
+
+def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:
+    given = {"train": train, "validation": validation, "test": test}
+    return {name: Path(path) for name, path in given.items() if path is not None}
+
+
+def _opened(
+    source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
+) -> Runs:
+    """Model and files, read and found to fit each other."""
+    if task not in get_args(TaskKind):
+        raise SettingsError(f"unknown task {task!r}; known are {', '.join(get_args(TaskKind))}")
+    kind: TaskKind = task  # type: ignore[assignment]  # just compared
+    needs_packages()
+    tokenizer = load_tokenizer(source)
+    pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
+    pooling = pooling_for(pretrained, kind, settings.pooling)
+    files, info = _read(kind, paths, settings, reporter)
+    return Runs(pretrained, tokenizer, files, replace(info, pooling=pooling), settings, reporter)
 
 
 def _settings(overrides: Sequence[str]) -> FinetuneSettings:

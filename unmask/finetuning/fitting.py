@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -75,6 +75,21 @@ class Fitted:
 
 
 @dataclass(frozen=True)
+class Learning:
+    """A training before its first step.
+
+    Attributes:
+        state: Model and optimizer.
+        steps: Makes a step whenever it is asked for the next report.
+        batches: Steps of an epoch.
+    """
+
+    state: LearnerState[TaskNetwork]
+    steps: Iterator[StepReport]
+    batches: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """What every run of a fine-tuning shares.
 
@@ -117,35 +132,22 @@ def fit(
         DivergedError, MemoryFullError: As `train`.
     """
     settings = plan.settings
-    config = model.config
-    stream = ExampleStream(
-        plan.train,
-        batch_size=settings.batch_size,
-        pad_id=model.pad_id,
-        max_length=config.max_position_embeddings,
-        seed=seed,
-        alone=not model.encoder.shares_rows,
-    )
-    training = _training_settings(plan, config.hidden_size, stream.batches, seed)
-    dtype = choose_dtype(settings.precision, model.encoder.device)
-    model.encoder.compute_dtype = dtype
-    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, settings.layer_decay))
-    state = LearnerState(model, optimizer)
-    every = max(1, stream.batches // settings.evaluations_per_epoch)
+    learning = begin_training(model, plan, seed=seed)
+    batches, state = learning.batches, learning.state
+    every = max(1, batches // settings.evaluations_per_epoch)
     history: list[Evaluated] = []
     best: tuple[Evaluated, dict[str, Tensor]] | None = None
     losses: list[float] = []
     waited = 0
-    leading = objective_of(plan.info.kind, plan.weights, pooling=plan.info.pooling)
-    for report in train(state, stream, None, training, leading=leading):
+    for report in learning.steps:
         losses.append(report.loss)
         on_step(report)
-        in_epoch = report.step % stream.batches
-        if in_epoch and (in_epoch % every or stream.batches - in_epoch < every):
+        in_epoch = report.step % batches
+        if in_epoch and (in_epoch % every or batches - in_epoch < every):
             continue
         evaluated = Evaluated(
             step=report.step,
-            epoch=report.step / stream.batches,
+            epoch=report.step / batches,
             loss=math.fsum(losses) / len(losses),
             metrics=evaluate(model, plan.info, plan.task, plan.validation)[0],
         )
@@ -161,8 +163,33 @@ def fit(
     assert best is not None, "the last step of an epoch is evaluated"
     model.load_state_dict(best[1])
     return Fitted(
-        model.eval(), seed, tuple(history), best[0], state.seconds, stopped_early=state.step < (training.steps or 0)
+        model.eval(), seed, tuple(history), best[0], state.seconds, stopped_early=state.step < settings.epochs * batches
     )
+
+
+def begin_training(model: TaskNetwork, plan: Plan, *, seed: int) -> Learning:
+    """The training loop of a model, with a head drawn anew, before its first step.
+
+    Args:
+        model: On its device; its steps change it in place.
+        plan: Data and settings.
+        seed: Of order and dropout.
+    """
+    stream = ExampleStream(
+        plan.train,
+        batch_size=plan.settings.batch_size,
+        pad_id=model.pad_id,
+        max_length=model.config.max_position_embeddings,
+        seed=seed,
+        alone=not model.encoder.shares_rows,
+    )
+    training = _training_settings(plan, model.config.hidden_size, stream.batches, seed)
+    dtype = choose_dtype(plan.settings.precision, model.encoder.device)
+    model.encoder.compute_dtype = dtype
+    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, plan.settings.layer_decay))
+    state = LearnerState(model, optimizer)
+    leading = objective_of(plan.info.kind, plan.weights, pooling=plan.info.pooling)
+    return Learning(state, train(state, stream, None, training, leading=leading), stream.batches)
 
 
 def evaluate(model: TaskNetwork, info: TaskInfo, task: Task, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:

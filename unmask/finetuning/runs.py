@@ -12,7 +12,7 @@ import torch
 
 from unmask.files import write_atomically
 from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
-from unmask.finetuning.folder import ResultFolder
+from unmask.finetuning.folder import FinishedRun, ResultFolder
 from unmask.finetuning.labels import class_weights, mean_and_deviation
 from unmask.finetuning.metrics import Metrics, right_and_predicted, selecting_metric
 from unmask.finetuning.reading import Labelled
@@ -21,9 +21,11 @@ from unmask.finetuning.saving import last_layer, save_network, save_tokenizer, u
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.start import Pretrained, begin
 from unmask.model.task_folder import TaskInfo
+from unmask.model.task_network import TaskNetwork
 from unmask.report.finetune_page import write_finetune_report
 from unmask.tasks.encoding import InputEncoder
 from unmask.tasks.examples import Encoded
+from unmask.tasks.model import open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tasks.task import Task, task_of
 from unmask.tasks.text import NumberTask
@@ -84,34 +86,47 @@ class Runs:
         )
         self.test = None if files.test is None else self._held_out("test", files.test)
 
-    def run(self, folder: ResultFolder) -> dict[str, Any]:
-        """Trains from every seed, saves the best model, and writes what came of it."""
+    def run(self, folder: ResultFolder, finished: Sequence[FinishedRun] = ()) -> dict[str, Any]:
+        """Trains from every seed, saves the best model, and writes what came of it.
+
+        Args:
+            folder: Of the result.
+            finished: Seeds whose training is over, of an earlier call that was stopped; the best one's model is in the
+                folder.
+        """
         self._announce()
-        best: Fitted | None = None
-        runs: list[dict[str, Any]] = []
-        metrics: list[dict[str, Any]] = []
-        for number in range(self.settings.seeds):
+        runs = list(finished)
+        if runs:
+            self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
+        for number in range(len(runs), self.settings.seeds):
             seed = self.settings.seed + number
             self.reporter.begin(seed, number + 1, self.settings.seeds)
             fitted = self._fit(seed)
-            metrics += [{"seed": seed, **vars(evaluated)} for evaluated in fitted.history]
-            runs.append(self._figures(fitted))
-            if best is None or rank(runs[-1]["metrics"], self.plan.metric) > rank(
-                runs[best.seed - self.settings.seed]["metrics"], self.plan.metric
-            ):
-                best = fitted
-        assert best is not None, "there is a seed at least"
-        write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in metrics))
-        save_network(best.model, self.info, folder.model)
-        save_tokenizer(self.tokenizer, folder.model, self.encoder)
-        return self._finish(folder, best, runs, metrics)
+            run = FinishedRun(self._figures(fitted), [{"seed": seed, **vars(each)} for each in fitted.history])
+            if all(self._rank(run) > self._rank(other) for other in runs):
+                save_network(fitted.model, self.info, folder.model)
+                save_tokenizer(self.tokenizer, folder.model, self.encoder)
+            runs.append(run)
+            folder.keep(runs)
+        return self._finish(folder, runs)
 
-    def _fit(self, seed: int) -> Fitted:
+    def new_model(self, seed: int) -> TaskNetwork:
+        """What a run begins with, on its device.
+
+        Raises:
+            ModelError: The model cannot do the task.
+        """
         model = begin(self.pretrained, self.info, seed=seed, settings=self.settings)
         if isinstance(self.plan.task, NumberTask):
             last_layer(model)  # an error before training, where there is none
+        return model.to(choose_device())
+
+    def _rank(self, run: FinishedRun) -> float:
+        return rank(run.figures["metrics"], self.plan.metric)
+
+    def _fit(self, seed: int) -> Fitted:
         fitted = fit(
-            model.to(choose_device()),
+            self.new_model(seed),
             self.plan,
             seed=seed,
             on_step=self.reporter.step,
@@ -126,7 +141,7 @@ class Runs:
         """Of a run, measured once more with the weights that are saved."""
         figures: dict[str, Any] = {
             "seed": fitted.seed,
-            "metrics": self._measure(fitted, self.plan.validation)[0],
+            "metrics": self._measure(fitted.model, self.plan.validation)[0],
             "epochs": fitted.history[-1].epoch,
             "best_epoch": fitted.best.epoch,
             "steps": fitted.history[-1].step,
@@ -134,28 +149,29 @@ class Runs:
             "stopped_early": fitted.stopped_early,
         }
         if self.test is not None:
-            figures["test_metrics"] = self._measure(fitted, self.test)[0]
+            figures["test_metrics"] = self._measure(fitted.model, self.test)[0]
         return figures
 
-    def _measure(self, fitted: Fitted, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
-        return evaluate(fitted.model, self.info, self.task, data)
+    def _measure(self, model: TaskNetwork, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
+        return evaluate(model, self.info, self.task, data)
 
-    def _finish(
-        self, folder: ResultFolder, best: Fitted, runs: list[dict[str, Any]], metrics: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        own = next(run for run in runs if run["seed"] == best.seed)
+    def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun]) -> dict[str, Any]:
+        """The summary and the report; what is told of the best model is told by the one that was saved."""
+        own = max(finished, key=self._rank).figures
+        runs = [run.figures for run in finished]
+        best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {
             "model": str(folder.model),
             "task": self.info.kind,
             "metric": self.plan.metric,
             "metrics": own["metrics"],
-            "best_seed": best.seed,
+            "best_seed": own["seed"],
             "seeds": runs,
             **_spread("metrics", runs),
             "labels": list(self.info.names),
             "examples": self.ledger,
             "learning_rate": self.settings.learning_rate_for(self.pretrained.config.hidden_size),
-            "num_parameters": best.model.num_encoder_parameters,
+            "num_parameters": best.num_encoder_parameters,
         }
         if self.test is not None:
             summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
@@ -164,7 +180,7 @@ class Runs:
             folder.report,
             summary=summary,
             settings=self.settings.model_dump(),
-            history=metrics,
+            history=[line for run in finished for line in run.history],
             classes=right_and_predicted(self.plan.validation.records, predictions),
             files={name: file.path.name for name, file in vars(self.files).items() if file is not None},
         )

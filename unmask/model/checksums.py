@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 from unmask.errors import ModelError
-from unmask.files import write_atomically
+from unmask.files import file_sha256, write_atomically
 
 CHECKSUMS = "checksums.json"
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")  # what decides the result, and nothing else
@@ -15,7 +14,7 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json")  # what decides 
 
 def write_checksums(folder: Path) -> None:
     """Writes `checksums.json` over the files that decide what the model says; call it when they are all there."""
-    content = {name: file_hash(folder / name) for name in _FILES}
+    content = {name: file_sha256(folder / name) for name in _FILES}
     write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
 
 
@@ -33,9 +32,3 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
         return {str(name): str(value) for name, value in content.items()}
     except (ValueError, AttributeError) as error:
         raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.documents import TextPiece
@@ -39,6 +36,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.tokens.letters import default_vocab_size
 from unmask.tokens.prepare import open_annotated, prepare
 from unmask.tokens.settings import TokenizerSettings
+from unmask.training.hardware import peak_memory
 from unmask.training.loop import train
 
 READ_SECONDS = 20.0
@@ -214,7 +212,7 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
         "tokens_per_second": step_tokens / step_seconds,
         "prepare_seconds": text.seconds,
-        "memory_bytes": _peak_memory(),
+        "memory_bytes": peak_memory(),
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
         "device": sitting.device.type,
     }
@@ -230,15 +228,3 @@ def _steps(recipe: Recipe, step_seconds: float, step_tokens: float) -> int:
         return math.ceil(training.tokens / step_tokens)
     assert training.minutes is not None, "one of the budgets is given"
     return max(1, round(training.minutes * 60.0 / step_seconds))
-
-
-def _peak_memory() -> int | None:
-    """Bytes that the process held at most, on a GPU of its memory; None where the system does not tell (Windows)."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

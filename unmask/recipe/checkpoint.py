@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, SettingsError
+from unmask.files import file_sha256
 from unmask.hub.fetch import lasting_name
 from unmask.model.config import EncoderConfig, ModelSettings, Rotary
 from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, WEIGHTS, read_encoder_config
 from unmask.settings import validated
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import file_sha256
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 
 _FILES = (CONFIG, WEIGHTS, "tokenizer.json", "vocab.txt", "tokenizer_config.json")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import DataError
-from unmask.files import write_atomically
-from unmask.tokens.shards import ShardFile, file_sha256
+from unmask.files import file_sha256, write_atomically
+from unmask.tokens.shards import ShardFile
 
 MANIFEST = "manifest.json"
 VERSION = 1

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unmask.files import write_atomically
-from unmask.tokens.shards import ShardFile, file_sha256
+from unmask.files import file_sha256, write_atomically
+from unmask.tokens.shards import ShardFile
 
 PARTS = "parts"
 

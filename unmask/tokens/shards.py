@@ -168,12 +168,6 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class TokenChunk(NamedTuple):
     """Some pieces, one behind another, without a copy.
 

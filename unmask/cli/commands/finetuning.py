@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.options import JsonFlag, print_json
+from unmask.cli.options import DryRunFlag, JsonFlag, print_json
 
 Text = Annotated[
     str | None, typer.Option(help="Column of the text; a number, counted from 0, where there are no names.")
@@ -31,14 +31,17 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         list[str] | None,
         typer.Option("--set", metavar="finetune.KEY=VALUE", help="Change one setting; may be repeated."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on behind the last seed that was finished in --out.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the result in --out.")] = False,
+    dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Fine-tune a model for a task, with early stopping and several seeds.
 
     Example: unmask finetune runs/mine/model --task classify --train train.csv --validation dev.csv --out runs/mood
     """
-    from unmask.cli.finetune import run_finetune
 
     options = {
         "columns.text": text,
@@ -48,16 +51,21 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "seed": seed,
     }
     given = [f"finetune.{name}={value}" for name, value in options.items() if value is not None]
-    result = run_finetune(
-        model,
-        task=task,
-        train=train,
-        validation=validation,
-        out=out,
-        test=test,
-        settings=[*(settings or ()), *given],
-        overwrite=overwrite,
-    )
+    asked: dict[str, Any] = {
+        "task": task,
+        "train": train,
+        "validation": validation,
+        "test": test,
+        "settings": [*(settings or ()), *given],
+    }
+    if dry_run:
+        from unmask.cli.dry_run import show_finetune_forecast
+
+        result = show_finetune_forecast(model, **asked)
+    else:
+        from unmask.cli.finetune import run_finetune
+
+        result = run_finetune(model, out=out, resume=resume, overwrite=overwrite, **asked)
     if as_json:
         print_json(result)
 

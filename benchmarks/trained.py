@@ -1,0 +1,262 @@
+"""The systems whose throughput is compared, each a process of its own: our step, and transformers' Trainer.
+
+`train.py` starts them and says what they are; a system computes only when it is its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from turns import own_output
+
+SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
+WARM_SECONDS = 2.0  # of a turn, that do not count
+WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
+
+
+class Work(NamedTuple):
+    """What every system is told."""
+
+    data: str
+    size: str
+    length: int
+    batch_tokens: int
+    layout: str
+    optimizer: str
+    compiled: str
+    device: str
+
+    @property
+    def layers(self) -> int:
+        return int(self.size.split("x")[0])
+
+    @property
+    def hidden(self) -> int:
+        return int(self.size.split("x")[1])
+
+    @property
+    def rows(self) -> int:
+        return max(1, self.batch_tokens // self.length)
+
+
+class Stopwatch:
+    """The steps of one turn.
+
+    Args:
+        device: Where the work is done: times on a GPU run from a device that has nothing to do to one that has nothing
+            to do, shared out over the steps, since single ones only say when the host was done with them.
+        seconds: How long steps count; at least one does.
+    """
+
+    def __init__(self, device: str, seconds: float) -> None:
+        self._on_gpu = device == "cuda"
+        self._warm_steps, self._seconds = WARM_STEPS[device], seconds
+        self._ends: list[float] = []  # of steps, from the last that does not count
+        self._steps, self._began = 0, time.perf_counter()
+
+    def tick(self) -> bool:
+        """A step has ended. Whether that is enough."""
+        self._steps += 1
+        if self._ends:
+            self._ends.append(time.perf_counter())
+        elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= WARM_SECONDS:
+            self._settle()
+            self._ends.append(time.perf_counter())
+        return len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
+
+    def taken(self) -> list[float]:
+        """Seconds of the steps that count."""
+        if not self._on_gpu:
+            return [b - a for a, b in pairwise(self._ends)]
+        self._settle()
+        count = len(self._ends) - 1
+        return [(time.perf_counter() - self._ends[0]) / count] * count
+
+    def _settle(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+
+Turn = Callable[[float], list[float]]  # of so many seconds; gives what its steps took
+
+
+def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
+    from unmask.masking.engine import Masker
+    from unmask.model.compiling import compile_model
+    from unmask.model.initialise import initialise
+    from unmask.packing.stream import RowStream
+    from unmask.pretraining.data import open_prepared
+    from unmask.recipe.encoder import new_model
+    from unmask.recipe.recipe import Recipe
+    from unmask.training.hardware import choose_compiling, choose_dtype
+    from unmask.training.loop import train
+    from unmask.training.optimizer import Optimizer
+    from unmask.training.state import TrainState
+
+    data = open_prepared(Path(work.data))
+    recipe = Recipe.model_validate(
+        {
+            "model": {
+                "layout": work.layout,
+                "num_layers": work.layers,
+                "hidden_size": work.hidden,
+                "num_heads": work.hidden // 64,
+                "max_position_embeddings": max(work.length, 128),
+            },
+            "training": {
+                "steps": 1_000_000,
+                "sequence_length": work.length,
+                "batch_tokens": work.rows * work.length,
+                "optimizer": {"kind": work.optimizer},
+                "learning_rate": 1e-3,
+            },
+            "masking": {"strategy": "random", "rate": 0.15},
+        }
+    )
+    device = torch.device(work.device)
+    dtype = choose_dtype("auto", device)
+    model = new_model(recipe, data.tokenizer)
+    initialise(model, seed=0, method=recipe.model.initialisation)
+    model.to(device)
+    model.encoder.compute_dtype = dtype
+    state = TrainState(model, Optimizer(model, recipe.training, dtype=dtype))
+    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
+    if choose_compiling("auto", device):
+        compile_model(model)
+    loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
+    next(loop)
+
+    def turn(seconds: float) -> list[float]:
+        watch = Stopwatch(work.device, seconds)
+        next(loop)
+        while not watch.tick():
+            next(loop)
+        return watch.taken()
+
+    multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
+    head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
+    config = model.encoder.config
+    window = config.rotary.local_window + 1 if config.rotary is not None else work.length
+    reach = sum(work.length if config.is_global(i) else min(work.length, window) for i in range(work.layers))
+    return turn, {"multiplied": multiplied, "head": head, "reach": reach}
+
+
+def transformers_of(system: str, work: Work) -> tuple[Turn, dict[str, Any]]:
+    candidates = ["eager", "sdpa"] if system != "bert" and work.device == "cpu" else ["sdpa"]
+    made = [_trainer(system, work, attention) for attention in candidates]
+    tried = [min(turn(0.0)) for turn in made]
+    best = tried.index(min(tried))
+    return made[best], {"attention": candidates[best]}
+
+
+def _trainer(system: str, work: Work, attention: str) -> Turn:
+    import transformers
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(Path(work.data) / "tokenizer" / "tokenizer.json"),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "num_hidden_layers": work.layers,
+        "hidden_size": work.hidden,
+        "num_attention_heads": work.hidden // 64,
+        "max_position_embeddings": max(work.length, 128),
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if system.startswith("modernbert"):
+        from unmask.model.config import default_intermediate_size
+        from unmask.model.layouts import PARTS
+
+        width = default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio)
+        ids = {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+        ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+        # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
+        every = 3 if work.device == "cuda" else 1
+        config = transformers.ModernBertConfig(
+            **sizes, **ids, intermediate_size=width, attn_implementation=attention, global_attn_every_n_layers=every
+        )
+        model: Any = transformers.ModernBertForMaskedLM(config)
+    else:
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
+        config = transformers.BertConfig(
+            **sizes, **dropout, intermediate_size=4 * work.hidden, attn_implementation=attention
+        )
+        model = transformers.BertForMaskedLM(config)
+
+    class Clock(TrainerCallback):
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def on_train_begin(self, *given: Any, **named: Any) -> None:
+            self.watch = Stopwatch(work.device, self.seconds)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            control.should_training_stop = self.watch.tick()
+
+    def turn(seconds: float) -> list[float]:
+        clock = Clock(seconds)
+        options = transformers.TrainingArguments(
+            output_dir=tempfile.gettempdir(),
+            per_device_train_batch_size=work.rows,
+            max_steps=1_000_000,
+            bf16=system != "bert",
+            optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=work.device == "cpu",
+            dataloader_pin_memory=work.device == "cuda",
+            torch_compile=work.compiled == "yes" and system != "bert",
+        )
+        trainer = Trainer(
+            model,
+            options,
+            train_dataset=_rows(work),
+            data_collator=DataCollatorForLanguageModeling(tokenizer),
+            callbacks=[clock],
+        )
+        trainer.train()
+        return clock.watch.taken()
+
+    return turn
+
+
+def _rows(work: Work) -> list[dict[str, list[int]]]:
+    """The rows that ours trains on, as lists of ids."""
+    from unmask.packing.stream import Cursor, RowStream
+    from unmask.pretraining.data import open_prepared
+
+    data = open_prepared(Path(work.data))
+    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
+    rows = stream.batch(Cursor(), work.rows * 8, work.length).rows
+    return [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in rows.input_ids.tolist()]
+
+
+def serve(system: str, work: Work) -> None:
+    """A system's process: a line on standard input is a turn of so many seconds; prints what its steps took."""
+    out = own_output()
+    turn, facts = ours(work) if system == "ours" else transformers_of(system, work)
+    print(json.dumps(facts), file=out, flush=True)
+    for line in sys.stdin:
+        seconds = turn(float(line))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if work.device == "cuda":
+            memory = torch.cuda.max_memory_allocated()
+        print(json.dumps({"seconds": seconds, "memory": memory}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Work(**json.loads(sys.argv[2])))

@@ -1,0 +1,114 @@
+"""Fine-tuning that was stopped goes on behind the last finished seed, and comes to what it would have come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unmask
+from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes
+from unmask.cli.app import app
+from unmask.errors import RunError
+from unmask.finetuning import runs
+from unmask.finetuning.finetune import forecast_finetune
+from unmask.tokens.tokenizer import Tokenizer
+
+pytest.importorskip("sklearn")
+pytest.importorskip("seqeval")
+
+Given = dict[str, Any]
+
+
+@pytest.fixture
+def given(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Given:
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    return {"model": encoder, "task": "classify", "train": train, "validation": dev, "test": dev}
+
+
+def settings(seeds: int, *more: str) -> tuple[str, ...]:
+    return (*FAST, "finetune.epochs=1", "finetune.dropout=0.1", f"finetune.seeds={seeds}", *more)
+
+
+def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
+    """What must be equal; times are not."""
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["model"]
+    for run in summary["seeds"]:
+        del run["seconds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return summary, lines, (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(3))
+    begun: list[int] = []
+    real = runs.fit
+
+    def fit(*args: Any, seed: int, **more: Any) -> Any:
+        begun.append(seed)
+        if begun == [0, 1]:
+            raise KeyboardInterrupt
+        return real(*args, seed=seed, **more)
+
+    monkeypatch.setattr(runs, "fit", fit)
+    out = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        unmask.finetune(**given, out=out, settings=settings(3))
+    assert not (out / "summary.json").exists()
+    with pytest.raises(RunError, match="already holds a result: go on with --resume, replace it with --overwrite"):
+        unmask.finetune(**given, out=out, settings=settings(3))
+    unmask.finetune(**given, out=out, settings=settings(3), resume=True)
+    assert begun == [0, 1, 1, 2], "the first seed is not trained again"
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "grown"
+    unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    for number in (2, 2):  # the second time nothing is left to do
+        unmask.finetune(**given, out=out, settings=settings(number), resume=True)
+    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(2))
+    assert content(out) == content(tmp_path / "whole")
+    assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2
+    with pytest.raises(RunError, match=r"holds 2 seeds whose training is over, but finetune\.seeds is 1"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+
+
+def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    unmask.finetune(**given, out=out, settings=settings(1))
+    before = content(out)
+    with pytest.raises(RunError, match=r"was begun with finetune\.epochs = 1, now it is 2: --resume goes on with the"):
+        unmask.finetune(**given, out=out, settings=settings(1, "finetune.epochs=2"), resume=True)
+    with pytest.raises(RunError, match="--resume and --overwrite exclude each other"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True, overwrite=True)
+    given["train"].write_text(given["train"].read_text() * 2)
+    with pytest.raises(RunError, match=r"was begun with sha256\.train = "):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    (out / "runs.jsonl").write_text('{"figures"')
+    with pytest.raises(RunError, match="the result is damaged"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    assert content(out) == before
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(given: Given, tmp_path: Path) -> None:
+    files = sorted(tmp_path.rglob("*"))
+    found = forecast_finetune(**given, settings=settings(2, "finetune.epochs=3"))
+    assert (found["task"], found["labels"], found["seeds"]) == ("classify", ["garden", "sea"], 2)
+    assert found["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
+    assert found["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
+    assert found["num_parameters"] > 0
+    assert 0.0 < found["seconds"] < 600.0
+    options = [f"--{name}={value}" for name, value in given.items() if name != "model"]
+    result = CliRunner().invoke(
+        app, ["finetune", str(given["model"]), *options, f"--out={tmp_path / 'out'}", "--dry-run", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["examples"] == found["examples"]
+    assert "nothing was written (--dry-run)" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == files

@@ -1,0 +1,58 @@
+"""What a fine-tuning would do, without doing it: some steps and some predictions are made, and nothing is written."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from itertools import islice
+from typing import Any
+
+from unmask.finetuning.fitting import begin_training
+from unmask.finetuning.runs import Runs
+from unmask.tasks.network import outputs_of
+from unmask.training.hardware import peak_memory
+
+NUM_STEPS = 6
+NUM_PREDICTED = 256  # inputs
+
+
+def forecast(runs: Runs) -> dict[str, Any]:
+    """Measures a few steps on the real model.
+
+    Args:
+        runs: Files and model, read.
+
+    Returns:
+        `task`, `labels`, `examples` (as in a summary), `learning_rate`, `num_parameters`, `seeds`, `steps` (of a seed,
+        where it does not end early), `seconds` (of all seeds, likewise), `memory_bytes` (the most that the process
+        held), `device`.
+
+    Raises:
+        UnmaskError: As the real training.
+    """
+    plan, settings = runs.plan, runs.settings
+    model = runs.new_model(settings.seed)
+    learning = begin_training(model, plan, seed=settings.seed)
+    seconds, last = [], time.monotonic()
+    for report in islice(learning.steps, NUM_STEPS):
+        report.figures.read()  # waits for a GPU
+        now = time.monotonic()
+        seconds.append(now - last)
+        last = now
+    examples = plan.validation.examples[:NUM_PREDICTED]
+    outputs_of(model.eval(), plan.task, examples)
+    evaluation = (time.monotonic() - last) * len(plan.validation.examples) / len(examples)
+    steps = settings.epochs * learning.batches
+    evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
+    return {
+        "task": runs.info.kind,
+        "labels": list(runs.info.names),
+        "examples": runs.ledger,
+        "learning_rate": settings.learning_rate_for(model.config.hidden_size),
+        "num_parameters": model.num_encoder_parameters,
+        "seeds": settings.seeds,
+        "steps": steps,
+        "seconds": settings.seeds * (steps * statistics.median(seconds[1:] or seconds) + evaluations * evaluation),
+        "memory_bytes": peak_memory(),
+        "device": str(model.encoder.device),
+    }

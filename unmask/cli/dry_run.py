@@ -1,4 +1,4 @@
-"""`--dry-run` of `unmask pretrain`, `unmask prepare` and `unmask finetune`."""
+"""`--dry-run` of `unmask pretrain` and `unmask prepare`."""
 
 from __future__ import annotations
 
@@ -34,31 +34,7 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
         ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
         ("disk", f"{result['disk_bytes'] / 2**30:.2f} GiB at most, data and checkpoints"),
     ]
-    _show(lines)
-    return result
-
-
-def show_finetune_forecast(model: str, **options: Any) -> dict[str, Any]:
-    """Shows what a fine-tuning would do; `options` are those of `unmask.finetuning.finetune.forecast_finetune`."""
-    from unmask.finetuning.finetune import forecast_finetune
-
-    result = forecast_finetune(model, **options)
-    labels = f", {len(result['labels'])} labels" if result["labels"] else ""
-    lines = [
-        (name, f"{counts['records']:,} examples, {counts['inputs']:,} inputs, {counts['truncated']:,} cut")
-        for name, counts in result["examples"].items()
-    ]
-    several = f" for each of {result['seeds']} seeds" if result["seeds"] > 1 else ""
-    lines += [
-        ("model", f"{result['task']}{labels}; {result['num_parameters']:,} parameters without the head"),
-        (
-            "training",
-            f"at most {result['steps']:,} steps{several} at a learning rate of {result['learning_rate']:.2g}, "
-            f"{duration(result['seconds'])} in all on {result['device']}",
-        ),
-        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
-    ]
-    _show(lines)
+    show_lines(lines)
     return result
 
 
@@ -67,7 +43,7 @@ def show_text_forecast(paths: Sequence[str | Path], recipe: Recipe) -> dict[str,
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         text = forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
     at_least = "" if text.complete else "at least "
-    _show(
+    show_lines(
         [
             _text_line(text.documents, text.bytes, text.tokens, at_least),
             *_plan_lines(text.plan, text.skipped),
@@ -87,7 +63,8 @@ def _plan_lines(plan: str, skipped: dict[str, int]) -> list[tuple[str, str]]:
     return [("", plan), *(("", f"left out: {number:,} {reason}") for reason, number in skipped.items())]
 
 
-def _show(lines: Sequence[tuple[str, str]]) -> None:
+def show_lines(lines: Sequence[tuple[str, str]]) -> None:
+    """Prints what would happen, a name and a fact a line."""
     out = console()
     for name, value in lines:
         out.print(f"{name:<12} {value}", markup=False, soft_wrap=True)

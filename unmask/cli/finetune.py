@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from unmask.cli.dry_run import show_lines
 from unmask.cli.progress import ConsoleBar, console, duration
-from unmask.finetuning.finetune import finetune
+from unmask.finetuning.finetune import finetune, forecast_finetune
 from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.reporter import in_words
 from unmask.training.loop import StepReport
@@ -25,6 +27,33 @@ def run_finetune(model: str, *, out: Path, settings: Sequence[str], **options: A
         result = finetune(model, out=out, settings=settings, reporter=reporter, **options)
     _show(result.summary, result.folder)
     return result.summary
+
+
+def show_forecast(model: str, **options: Any) -> dict[str, Any]:
+    """Shows what a fine-tuning would do; `options` are those of `forecast_finetune`.
+
+    Raises:
+        UnmaskError: As `unmask.finetune`.
+    """
+    with _Console() as reporter:
+        result = forecast_finetune(model, reporter=reporter, **options)
+    labels = f", {len(result['labels'])} labels" if result["labels"] else ""
+    lines = [
+        (name, f"{counts['records']:,} examples, {counts['inputs']:,} inputs, {counts['truncated']:,} cut")
+        for name, counts in result["examples"].items()
+    ]
+    several = f" for each of {result['seeds']} seeds" if result["seeds"] > 1 else ""
+    lines += [
+        ("model", f"{result['task']}{labels}; {result['num_parameters']:,} parameters without the head"),
+        (
+            "training",
+            f"at most {result['steps']:,} steps{several} at a learning rate of {result['learning_rate']:.2g}, "
+            f"{duration(result['seconds'])} in all on {result['device']}",
+        ),
+        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
+    ]
+    show_lines(lines)
+    return result
 
 
 class _Console(ConsoleBar):

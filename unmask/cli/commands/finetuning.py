@@ -43,6 +43,8 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask finetune runs/mine/model --task classify --train train.csv --validation dev.csv --out runs/mood
     """
 
+    from unmask.cli.finetune import run_finetune, show_forecast
+
     options = {
         "columns.text": text,
         "columns.second": second,
@@ -59,12 +61,8 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "settings": [*(settings or ()), *given],
     }
     if dry_run:
-        from unmask.cli.dry_run import show_finetune_forecast
-
-        result = show_finetune_forecast(model, **asked)
+        result = show_forecast(model, **asked)
     else:
-        from unmask.cli.finetune import run_finetune
-
         result = run_finetune(model, out=out, resume=resume, overwrite=overwrite, **asked)
     if as_json:
         print_json(result)

@@ -32,8 +32,10 @@ def test_finetune_then_predict(main, make_model: MakeModel, tokenizer: Tokenizer
     assert "columns: text in 'text', label in 'label'" in err
     assert "deviation" in err
     assert "unmask predict" in err
+    code, _, err = main(*given, "--out", tmp_path / "other", "--dry-run")
+    assert (code, "columns: text in" in err, "nothing was written" in err) == (0, True, True)
     code, _, err = main(*given, "--out", tmp_path / "out")
-    assert (code, "already holds a result: replace it with --overwrite" in err) == (2, True)
+    assert (code, "already holds a result: go on with --resume, replace it with --overwrite" in err) == (2, True)
 
     code, out, err = main("predict", tmp_path / "out", dev)
     assert code == 0, err

@@ -176,7 +176,6 @@ def serve(work: Work) -> None:
     for _ in range(WARMING_STEPS):
         warming.step()
     learner, clock.began = begin(), time.perf_counter()
-    print("{}", file=out, flush=True)
     for line in sys.stdin:
         if line.strip():
             answer = clock.turn(learner, float(line))

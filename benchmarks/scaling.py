@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tables import write_table
-from train import System
+from train import start
 from trained import Work
 
 POSITIONS = 8192  # a step
@@ -89,7 +89,7 @@ def axes(text: Path, folder: Path) -> dict[str, dict[str, Work]]:
 
 def measure(works: Mapping[str, Work], rounds: int) -> Axis:
     """All points of an axis, in turn."""
-    systems = {name: System("ours", work) for name, work in works.items()}
+    systems = start({name: ("ours", work) for name, work in works.items()})
     for _ in range(rounds):
         for system in systems.values():
             system.go()

@@ -5,7 +5,7 @@ r"""The whole way from raw text to a finished model: README's commands, run as t
 The commands are read from README.md ("The whole way"). They run in --work, where DATA's folders (`novels`, `cpp_docs`,
 `blimp`, `sst2`, `wnut17`) are linked. What a command printed lies in --work/printed, and a command that is there
 already is not run again, so that the story goes on where it was stopped. The page shows each command with its time and
-its output, of long ones the first and the last lines.
+its output without the lines of a progress, of long ones the first and the last lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tables import write_table
 
 README = Path(__file__).parents[1] / "README.md"
 TITLE = "## The whole way"
-SHOWN = 24  # lines of a command's output
+SHOWN = 30  # lines of a command's output
+PROGRESS = re.compile(r"^[^:]* \d+%: .*\bleft$|^(reading|tokenizing)\b.*: [\d.]+ MB, ")
 
 
 class Told(NamedTuple):
@@ -63,9 +64,10 @@ def tell(command: str, kept: Path, work: Path) -> Told:
     return told
 
 
-def shown(told: Told) -> list[str]:
-    """A command as the page shows it."""
-    lines = [line.rstrip() for line in told.printed.strip("\n").splitlines()]
+def shown(told: Told, work: Path) -> list[str]:
+    """A command as the page shows it, files named as in --work."""
+    printed = told.printed.replace(f"{work.resolve()}/", "").strip("\n")
+    lines = [line.rstrip() for line in printed.splitlines() if not PROGRESS.match(line)]
     if len(lines) > SHOWN:
         lines = [*lines[: SHOWN // 2], f"... {len(lines) - SHOWN} lines ...", *lines[-SHOWN // 2 :]]
     minutes, seconds = divmod(round(told.seconds), 60)
@@ -89,7 +91,7 @@ def main() -> None:
     ]
     lines = [f"{sum(told.seconds for told in story) / 60:.0f} minutes in all."]
     for told in story:
-        lines += shown(told)
+        lines += shown(told, asked.work)
     print("\n".join(lines))
     if asked.page:
         write_table(asked.page, "story", lines)

@@ -15,7 +15,7 @@ PACKAGES = ("torch", "transformers", "numba")
 
 def write_table(page: Path, name: str, lines: list[str]) -> None:
     """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made."""
-    command = " ".join([Path(sys.executable).name, *sys.argv])
+    command = " ".join([Path(sys.executable).name, *map(_anywhere, sys.argv)])
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     made = f"{datetime.date.today()}, {_processor()}, {os.cpu_count()} cores, {versions}."
     text = "\n".join([f"<!-- {name} -->", "```", command, "```", "", made, "", *lines, f"<!-- end {name} -->"])
@@ -24,6 +24,11 @@ def write_table(page: Path, name: str, lines: list[str]) -> None:
     if not found:
         sys.exit(f"{page} has no place for {name}: put <!-- {name} --> and <!-- end {name} --> where it belongs")
     page.write_text(new, encoding="utf-8")
+
+
+def _anywhere(argument: str) -> str:
+    """An argument without the folders that only this machine has."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _processor() -> str:

@@ -4,10 +4,10 @@
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
-is some seconds of each. The steps of the first two seconds, at least one, do not count (while the others computed, the
-system may have taken away what memory lay idle). What counts is the time from one step's end to the next one's,
-loading and masking included; the table shows medians of all steps. All train on the same rows of the same prepared
-text, full of tokens, with as many of them a step.
+is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
+count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
+step's end to the next one's, loading and masking included; the table shows medians of all steps. All train on the same
+rows of the same prepared text, full of tokens, with as many of them a step.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,29 @@ class System(Child):
 
     def __init__(self, system: str, work: Work) -> None:
         super().__init__([sys.executable, str(SCRIPT), system, json.dumps(work._asdict())])
+        self.facts: dict[str, Any] = {}
         self.seconds: list[float] = []
         self.memory = 0
+
+    def begin(self) -> None:
+        """Has it build its model, and try what it has to choose between."""
+        self.facts = self.ask("begin")
 
     def go(self) -> None:
         """A turn."""
         answer = self.ask(SECONDS)
         self.seconds += answer["seconds"]
         self.memory = answer["memory"]
+
+
+def start(systems: Mapping[str, tuple[str, Work]]) -> dict[str, System]:
+    """Processes that are ready for their turns. They load their libraries side by side, and build one by one."""
+    processes = {name: System(system, work) for name, (system, work) in systems.items()}
+    for process in processes.values():
+        process.read()
+    for process in processes.values():
+        process.begin()
+    return processes
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
@@ -90,12 +106,11 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
 
 def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
     """Rows of the table; the peak in FLOP a second, measured where None is given."""
-    processes = {}
-    for name in systems:  # one after another: each is warm before the next begins
-        processes[name] = System(name, work)
-    for _ in range(rounds):
+    processes = start({name: (name, work) for name in systems})
+    for number in range(1, rounds + 1):
         for process in processes.values():
-            process.go()
+            if sum(process.seconds) < number * SECONDS:  # steps that are longer than a turn are measured by few of them
+                process.go()
     tokens = work.rows * work.length
     if work.device == "cuda":
         print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)

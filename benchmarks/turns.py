@@ -95,22 +95,17 @@ class Turn:
 
 
 class Child:
-    """The parent's side of a process that computes when it is asked to.
-
-    Args:
-        command: Starts it; its first line says what is to be known of it (`facts`).
-    """
+    """The parent's side of a process that computes when it is asked to."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.facts = self._read()
 
     def ask(self, line: object) -> dict[str, Any]:
         """What it answers to a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return self._read()
+        return self.read()
 
     def close(self) -> None:
         """Ends it."""
@@ -118,7 +113,8 @@ class Child:
         self.process.stdin.close()
         self.process.wait()
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
+        """What it says next."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -127,10 +123,11 @@ class Child:
 
 
 class System(Child):
-    """The parent's side of a `Turn`."""
+    """The parent's side of a `Turn`; `facts` are what it says of itself."""
 
     def __init__(self, command: Sequence[str]) -> None:
         super().__init__(command)
+        self.facts = self.read()
         self.seconds = 0.0
         self.steps = 0
         self.points: list[tuple[float, float, float]] = []

@@ -43,7 +43,8 @@ def test_a_command_that_fails_ends_the_story(script: types.ModuleType, tmp_path:
 def test_the_page_shows_the_ends_of_long_outputs(
     script: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "commands", lambda: ["ls there", "seq 100"])
+    progress = "echo 'training 22%: step 241, loss 0.464, at most 50 s left'; echo 'tokens 3%: 1,000 tokens, 9:59 left'"
+    monkeypatch.setattr(script, "commands", lambda: [f"{progress}; echo $PWD/there; ls there", "seq 100"])
     (tmp_path / "data" / "there").mkdir(parents=True)
     (tmp_path / "data" / "there" / "file.txt").touch()
     page = tmp_path / "page.md"
@@ -53,5 +54,6 @@ def test_the_page_shows_the_ends_of_long_outputs(
     )
     script.main()
     text = page.read_text()
-    assert "$ ls there\nfile.txt\n```" in text
-    assert "\n12\n... 76 lines ...\n89\n" in text
+    assert "ls there\nthere\nfile.txt\n```" in text
+    assert "\n15\n... 70 lines ...\n86\n" in text
+    assert f"python story.py data --work work --page {page.name}\n" in text, "no folders of this machine"

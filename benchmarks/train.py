@@ -111,6 +111,8 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
         for process in processes.values():
             if sum(process.seconds) < number * SECONDS:  # steps that are longer than a turn are measured by few of them
                 process.go()
+            if sum(process.seconds) >= rounds * SECONDS:
+                process.close()  # its memory is for the others
     tokens = work.rows * work.length
     if work.device == "cuda":
         print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
@@ -130,7 +132,6 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
             f"({spread[-1]:,.0f} to {spread[0]:,.0f}) | {base.get('ours', 0.0) / base[name]:.2f} | {share} "
             f"| {process.memory / 2**20:,.0f} |"
         )
-        process.close()
     return lines
 
 

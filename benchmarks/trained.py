@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from turns import own_output
+
+from unmask.training.hardware import peak_memory
 
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 WARM_SECONDS = 2.0  # of a turn, that do not count
@@ -259,11 +260,8 @@ def serve(system: str, work: Work) -> None:
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
         seconds = turn(float(line))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if work.device == "cuda":
-            memory = torch.cuda.max_memory_allocated()
         gc.collect()
-        print(json.dumps({"seconds": seconds, "memory": memory}), file=out, flush=True)
+        print(json.dumps({"seconds": seconds, "memory": peak_memory(torch.device(work.device))}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,6 @@ def forecast(runs: Runs) -> dict[str, Any]:
         "seeds": settings.seeds,
         "steps": steps,
         "seconds": settings.seeds * (steps * statistics.median(seconds[1:] or seconds) + evaluations * evaluation),
-        "memory_bytes": peak_memory(),
+        "memory_bytes": peak_memory(model.encoder.device),
         "device": str(model.encoder.device),
     }

@@ -212,7 +212,7 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
         "tokens_per_second": step_tokens / step_seconds,
         "prepare_seconds": text.seconds,
-        "memory_bytes": peak_memory(),
+        "memory_bytes": peak_memory(sitting.device),
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
         "device": sitting.device.type,
     }

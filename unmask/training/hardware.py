@@ -81,9 +81,9 @@ def keep_freed_memory() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def peak_memory() -> int | None:
+def peak_memory(device: torch.device) -> int | None:
     """Bytes that the process held at most, on a GPU of its memory; None where the system does not tell (Windows)."""
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
         return None

@@ -6,9 +6,9 @@ r"""Held-out loss over wall-clock: what users really wait for.
 
 All systems train on the same rows of 128 positions of the same prepared text, with one WordPiece tokenizer of 8,192
 words and a model of 4 layers of 256, and are evaluated on the same held-out rows with the same masks: 15 % of the
-tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, each for its share of a minute, so that
-all end at about the same time, and only a system's own training time counts (evaluations do not, for none of them; see
-turns.py).
+tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, each for its share of a minute (a
+quarter of one at least), so that all end at about the same time, and only a system's own training time counts
+(evaluations do not, for none of them; see turns.py).
 
     run_mlm  transformers' Trainer and BertForMaskedLM with the defaults of run_mlm: float32, 8 rows a step, AdamW with
              5e-5 falling in a line, dropout
@@ -39,11 +39,13 @@ import loss_curves
 import torch
 from tables import write_table
 from train import prepare
+from trained import fast_tokenizer
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
 HELD_OUT_TOKENS = 100_000
 ROUND = 60.0  # seconds of the longest budget's turn; others get their share, so that all end at about the same time
+LEAST_TURN = 15.0  # shorter ones would measure how steps begin after a pause, when the memory is another's
 SWEEP = (
     (2048, 2.5e-4), (2048, 5e-4), (2048, 1e-3), (4096, 5e-4), (4096, 1e-3), (4096, 2e-3), (8192, 1e-3), (8192, 2e-3)
 )  # fmt: skip
@@ -111,13 +113,10 @@ def ours(work: Work, out: TextIO) -> None:
 
 def transformers_of(work: Work, out: TextIO) -> None:
     import transformers
-    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
 
     transformers.logging.set_verbosity_error()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(Path(work.data) / "tokenizer" / "tokenizer.json"),
-        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
-    )
+    tokenizer = fast_tokenizer(Path(work.data))
     tuned = work.system == "tuned"
     transformers.set_seed(work.seed)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if tuned else {}
@@ -243,7 +242,7 @@ def run(works: dict[str, Work], results: Path, *, until: float | None = None) ->
     missing = {name: work for name, work in works.items() if name not in loss_curves.load(results)}
     systems = {name: start(work) for name, work in missing.items()}
     longest = max((work.minutes for work in missing.values()), default=1.0)
-    slices = {name: ROUND * work.minutes / longest for name, work in missing.items()}
+    slices = {name: max(LEAST_TURN, ROUND * work.minutes / longest) for name, work in missing.items()}
     for name in alternate(systems, slices, until=until):
         _write(results, name, missing[name], systems[name])
         systems[name].close()

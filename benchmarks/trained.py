@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from turns import own_output
@@ -51,6 +52,34 @@ class Work(NamedTuple):
         return max(1, self.batch_tokens // self.length)
 
 
+class Watch(Protocol):
+    """Says when a turn is over, and what its steps took."""
+
+    def begin(self) -> None: ...
+
+    def tick(self) -> bool:
+        """A step has ended. Whether that is enough."""
+        ...
+
+    def taken(self) -> list[float]:
+        """Seconds of the steps that count."""
+        ...
+
+
+class Trial:
+    """The first steps of a system, as many as begin within the seconds that else do not count: the fastest does."""
+
+    def begin(self) -> None:
+        self._ends = [time.perf_counter()]
+
+    def tick(self) -> bool:
+        self._ends.append(time.perf_counter())
+        return self._ends[-1] - self._ends[0] >= WARM_SECONDS
+
+    def taken(self) -> list[float]:
+        return [min(b - a for a, b in pairwise(self._ends))]
+
+
 class Stopwatch:
     """The steps of one turn.
 
@@ -63,11 +92,12 @@ class Stopwatch:
     def __init__(self, device: str, seconds: float) -> None:
         self._on_gpu = device == "cuda"
         self._warm_steps, self._seconds = WARM_STEPS[device], seconds
+
+    def begin(self) -> None:
         self._ends: list[float] = []  # of steps, from the last that does not count
         self._steps, self._began = 0, time.perf_counter()
 
     def tick(self) -> bool:
-        """A step has ended. Whether that is enough."""
         self._steps += 1
         if self._ends:
             self._ends.append(time.perf_counter())
@@ -77,7 +107,6 @@ class Stopwatch:
         return len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
 
     def taken(self) -> list[float]:
-        """Seconds of the steps that count."""
         if not self._on_gpu:
             return [b - a for a, b in pairwise(self._ends)]
         self._settle()
@@ -89,7 +118,7 @@ class Stopwatch:
             torch.cuda.synchronize()
 
 
-Turn = Callable[[float], list[float]]  # of so many seconds; gives what its steps took
+Turn = Callable[[Watch], None]  # trains until it has been long enough
 
 
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
@@ -138,12 +167,11 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
     next(loop)
 
-    def turn(seconds: float) -> list[float]:
-        watch = Stopwatch(work.device, seconds)
+    def turn(watch: Watch) -> None:
+        watch.begin()
         next(loop)
         while not watch.tick():
             next(loop)
-        return watch.taken()
 
     multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
@@ -155,21 +183,70 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
 
 def transformers_of(system: str, work: Work) -> tuple[Turn, dict[str, Any]]:
     candidates = ["eager", "sdpa"] if system != "bert" and work.device == "cpu" else ["sdpa"]
-    made = [_trainer(system, work, attention) for attention in candidates]
-    tried = [min(turn(0.0)) for turn in made] if len(made) > 1 else [0.0]
-    best = tried.index(min(tried))
-    return made[best], {"attention": candidates[best]}
+    turns = {attention: _trainer(system, work, attention) for attention in candidates}
+    best = min(candidates, key=lambda attention: _tried(turns[attention])) if len(candidates) > 1 else candidates[0]
+    return turns[best], {"attention": best}
+
+
+def _tried(turn: Turn) -> float:
+    trial = Trial()
+    turn(trial)
+    return trial.taken()[0]
 
 
 def _trainer(system: str, work: Work, attention: str) -> Turn:
+    """A turn is a Trainer of its own, with the same model."""
     import transformers
-    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainerCallback
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
 
     transformers.logging.set_verbosity_error()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(Path(work.data) / "tokenizer" / "tokenizer.json"),
+    tokenizer = fast_tokenizer(Path(work.data))
+    model = _model(system, work, attention, tokenizer)
+    options = transformers.TrainingArguments(
+        output_dir=tempfile.gettempdir(),
+        per_device_train_batch_size=work.rows,
+        max_steps=1_000_000,
+        bf16=system != "bert",
+        optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=work.device == "cpu",
+        dataloader_pin_memory=work.device == "cuda",
+        torch_compile=work.compiled == "yes" and system != "bert",
+    )
+    rows, collator = _rows(work), DataCollatorForLanguageModeling(tokenizer)
+
+    class Told(TrainerCallback):
+        def __init__(self, watch: Watch) -> None:
+            self.watch = watch
+
+        def on_train_begin(self, *given: Any, **named: Any) -> None:
+            self.watch.begin()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            control.should_training_stop = self.watch.tick()
+
+    def turn(watch: Watch) -> None:
+        Trainer(model, options, train_dataset=rows, data_collator=collator, callbacks=[Told(watch)]).train()
+
+    return turn
+
+
+def fast_tokenizer(data: Path) -> Any:
+    """The tokenizer of prepared text, for transformers."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(data / "tokenizer" / "tokenizer.json"),
         **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
     )
+
+
+def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
+    import transformers
+
     sizes = {
         "vocab_size": len(tokenizer),
         "num_hidden_layers": work.layers,
@@ -177,64 +254,23 @@ def _trainer(system: str, work: Work, attention: str) -> Turn:
         "num_attention_heads": work.hidden // 64,
         "max_position_embeddings": max(work.length, 128),
         "pad_token_id": tokenizer.pad_token_id,
+        "attn_implementation": attention,
     }
-    if system.startswith("modernbert"):
-        from unmask.model.config import default_intermediate_size
-        from unmask.model.layouts import PARTS
-
-        width = default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio)
-        ids = {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
-        ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
-        every = 3 if work.device == "cuda" else 1
-        config = transformers.ModernBertConfig(
-            **sizes, **ids, intermediate_size=width, attn_implementation=attention, global_attn_every_n_layers=every
-        )
-        model: Any = transformers.ModernBertForMaskedLM(config)
-    else:
+    if not system.startswith("modernbert"):
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
-        config = transformers.BertConfig(
-            **sizes, **dropout, intermediate_size=4 * work.hidden, attn_implementation=attention
-        )
-        model = transformers.BertForMaskedLM(config)
+        config = transformers.BertConfig(**sizes, **dropout, intermediate_size=4 * work.hidden)
+        return transformers.BertForMaskedLM(config)
+    from unmask.model.config import default_intermediate_size
+    from unmask.model.layouts import PARTS
 
-    class Clock(TrainerCallback):
-        def __init__(self, seconds: float) -> None:
-            self.seconds = seconds
-
-        def on_train_begin(self, *given: Any, **named: Any) -> None:
-            self.watch = Stopwatch(work.device, self.seconds)
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            control.should_training_stop = self.watch.tick()
-
-    def turn(seconds: float) -> list[float]:
-        clock = Clock(seconds)
-        options = transformers.TrainingArguments(
-            output_dir=tempfile.gettempdir(),
-            per_device_train_batch_size=work.rows,
-            max_steps=1_000_000,
-            bf16=system != "bert",
-            optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
-            save_strategy="no",
-            logging_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=work.device == "cpu",
-            dataloader_pin_memory=work.device == "cuda",
-            torch_compile=work.compiled == "yes" and system != "bert",
-        )
-        trainer = Trainer(
-            model,
-            options,
-            train_dataset=_rows(work),
-            data_collator=DataCollatorForLanguageModeling(tokenizer),
-            callbacks=[clock],
-        )
-        trainer.train()
-        return clock.watch.taken()
-
-    return turn
+    width = default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio)
+    ids = {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+    ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
+    every = 3 if work.device == "cuda" else 1
+    return transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(**sizes, **ids, intermediate_size=width, global_attn_every_n_layers=every)
+    )
 
 
 def _rows(work: Work) -> list[dict[str, list[int]]]:
@@ -256,12 +292,21 @@ def serve(system: str, work: Work) -> None:
     print("{}", file=out, flush=True)
     sys.stdin.readline()
     turn, facts = ours(work) if system == "ours" else transformers_of(system, work)
-    gc.collect()  # a Trainer that is done with holds gigabytes in cycles, and all systems are in memory together
+    let_go()
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
-        seconds = turn(float(line))
-        gc.collect()
-        print(json.dumps({"seconds": seconds, "memory": peak_memory(torch.device(work.device))}), file=out, flush=True)
+        watch = Stopwatch(work.device, float(line))
+        turn(watch)
+        let_go()
+        answer = {"seconds": watch.taken(), "memory": peak_memory(torch.device(work.device))}
+        print(json.dumps(answer), file=out, flush=True)
+
+
+def let_go() -> None:
+    """Frees what a turn leaves: a Trainer that is done with holds gigabytes in cycles, and systems wait in memory."""
+    gc.collect()
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import types
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,12 @@ def script() -> types.ModuleType:
 
 
 def a_turn(
-    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, steps: list[float], seconds: float
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]
 ) -> tuple[list[float], int]:
     """What a turn takes of steps that last so long, and how many it makes."""
     now, made = 100.0, 0  # seconds, steps
     monkeypatch.setattr(script.time, "perf_counter", lambda: now)
-    watch = script.Stopwatch("cpu", seconds)
+    watch.begin()
     for step in steps:
         now, made = now + step, made + 1
         if watch.tick():
@@ -29,7 +30,7 @@ def a_turn(
 
 def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [0.9, 0.8, 0.7, *(0.5 for _ in range(20))]
-    taken, made = a_turn(script, monkeypatch, steps, 2.0)
+    taken, made = a_turn(script, monkeypatch, script.Stopwatch("cpu", 2.0), steps)
     assert taken == pytest.approx([0.5] * 4)
     assert made == 7
 
@@ -37,5 +38,13 @@ def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: p
 def test_of_long_steps_the_first_does_not_count_and_one_does(
     script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert a_turn(script, monkeypatch, [9.0, 8.0, 7.0], 4.0) == (pytest.approx([8.0]), 2)
-    assert a_turn(script, monkeypatch, [9.0, 8.0, 7.0], 0.0) == (pytest.approx([8.0]), 2)
+    for seconds in (4.0, 0.0):
+        watch = script.Stopwatch("cpu", seconds)
+        assert a_turn(script, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
+
+
+def test_a_trial_takes_the_fastest_of_the_first_steps(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert a_turn(script, monkeypatch, script.Trial(), [0.9, 0.5, 0.7, 0.1]) == (pytest.approx([0.5]), 3)
+    assert a_turn(script, monkeypatch, script.Trial(), [9.0, 8.0]) == (pytest.approx([9.0]), 1)

@@ -140,6 +140,7 @@ def test_sequences(tmp_path: Path, shared_data: Path) -> None:
         ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2 has no text", "rows without text"),
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "column 'text' of row 2 is int, not a text", "rows without text"),
         ("a.csv", 'text,label\nx,1\n"y"z,1\n', "a.csv: line 3", "rows that are not CSV"),
+        ("a.csv", "text,label\nx,1\ny,z,1\n", "line 3 has 3 cells where the table has 2", "rows with too many cells"),
     ],
 )
 def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str, message: str, reason: str) -> None:

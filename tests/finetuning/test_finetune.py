@@ -12,6 +12,7 @@ import unmask
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.finetuning.folder import ResultFolder
+from unmask.tasks.answer import AnswerTask
 from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -154,7 +155,12 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     train = write_squad(tmp_path / "train.json", 160, 0, missing=missing)
     dev = write_squad(tmp_path / "dev.json", 30, 1, missing=missing)
     result = unmask.finetune(
-        encoder, task="answer", train=train, validation=dev, out=tmp_path / "out", settings=(*FAST, "finetune.epochs=8")
+        encoder,
+        task="answer",
+        train=train,
+        validation=dev,
+        out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5"),
     )
     assert result.summary["metrics"]["exact_match"] > 0.9
     context = "The winter is here. The queen sleeps in the garden."
@@ -163,6 +169,8 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     assert isinstance(gone, AnswerPrediction)
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
     assert (gone.begin is None) == missing
+    assert isinstance(result.model.task, AnswerTask)
+    assert (result.model.task.stride, result.model.task.longest) == (8, 5), "as it was measured"
 
 
 def test_training_ends_early_and_the_best_weights_are_kept(

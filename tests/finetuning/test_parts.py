@@ -62,6 +62,12 @@ def test_labels_that_training_has_not_seen() -> None:
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
     said = check_unseen(tagged, TaskInfo("tag", ("O", "B-x")), Path("train.conll"))
     assert said == "dev.conll: 2 words have tags that train.conll does not have (B-q); they count as wrong"
+    asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (Answer("c", 0),)))
+    assert check_unseen(asked, TaskInfo("answer", may_be_missing=True), Path("train.json")) is None
+    assert (check_unseen(asked, TaskInfo("answer"), Path("train.json")) or "").endswith(
+        "1 of 2 questions have no answer, but in train.json all have one, so the model always gives one; they count as "
+        "wrong"
+    )
 
 
 def test_weights_of_classes() -> None:
@@ -116,6 +122,10 @@ def test_metrics_of_tags() -> None:
     missing = measure(info, right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
     assert missing["accuracy"] == pytest.approx(0.8)
     assert missing["entity_f1"] == 1.0
+    bilou = [WordsRecord(1, words, ("B-x", "L-x", "B-x", "L-x", "U-x"))]
+    one_missing = [TagsPrediction(words, ("B-x", "L-x", "O", "O", "U-x"), (1.0,) * 5)]
+    known = TaskInfo("tag", ("B-x", "L-x", "O", "U-x"))
+    assert measure(known, bilou, one_missing)["entity_recall"] == pytest.approx(2 / 3)
     pos = TaskInfo("tag", ("NOUN", "VERB"))
     assert metric_names(pos) == ("accuracy", "macro_f1")
     assert are_entities(("B-x", "O"))

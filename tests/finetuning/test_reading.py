@@ -138,6 +138,45 @@ def test_treebanks(tmp_path: Path) -> None:
         read(conll)
 
 
+def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> None:
+    tagged = "# sent_id = 1\n# by hand\n#obama B-person\nwins O\n# made by a person\n# O\n\n# newdoc\nWe O\n"
+    assert list(read(written(tmp_path / "a.conll", tagged), "tag").records) == [
+        WordsRecord(3, ("#obama", "wins", "#"), ("B-person", "O", "O")),
+        WordsRecord(9, ("We",), ("O",)),
+    ]
+    bare = written(tmp_path / "b.conll", "so\n#hashtag\n# a comment\n#\n")
+    assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
+
+
+def test_a_class_called_none_makes_no_header(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "I like it so much\tnone\nmore than anything\tfor\n")
+    assert read(path).records[0] == TextRecord(1, "I like it so much", None, "none")
+
+
+def test_cells_beyond_the_columns_are_an_error(tmp_path: Path) -> None:
+    csv = written(tmp_path / "a.csv", "label,text\nham,Go until jurong point, crazy, available\n")
+    with pytest.raises(CorpusError, match=r"line 2 has 4 cells where the table has 2 columns; put a text with commas"):
+        read(csv)
+    tsv = written(tmp_path / "a.tsv", "label\ttext\nham\tGo until\tjurong\n")
+    with pytest.raises(CorpusError, match=r"line 2 has 3 cells where the table has 2 columns; a text must hold no tab"):
+        read(tsv)
+    empty = written(tmp_path / "b.csv", "label,text\nham,Go until,,\nspam,win, \n")
+    assert [record.first for record in read(empty).records if isinstance(record, TextRecord)] == ["Go until", "win"]
+
+
+def test_columns_of_an_earlier_file(tmp_path: Path) -> None:
+    """They tell a header from a row, and which of several texts is meant; where they are not there, others serve."""
+    usual = Columns(text="what", label="kind")
+    header = written(tmp_path / "a.csv", "what\nGood\nBad\n")
+    both = write_jsonl(tmp_path / "b.jsonl", [{"text": "no", "what": "yes"}])
+    other = write_jsonl(tmp_path / "c.jsonl", [{"text": "this"}])
+    for path, expected in ((header, ["Good", "Bad"]), (both, ["yes"]), (other, ["this"])):
+        found = read_labelled(path, "classify", NONE, with_labels=False, usual=usual).records
+        assert [record.first for record in found if isinstance(record, TextRecord)] == expected
+    found = read_labelled(both, "classify", Columns(text="text"), with_labels=False, usual=usual).records
+    assert found[0] == TextRecord(1, "no")
+
+
 def test_lists_of_words(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": [1, 0], "id": 7}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -171,7 +210,20 @@ def test_questions(tmp_path: Path) -> None:
     assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
         1, "1", "q?", "a b c", None
     )
+    spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
+    [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
+    assert isinstance(record, QuestionRecord)
+    assert record.answers == (Answer("b", 2),), "without the white space around it"
     wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
+    for given in ({"text": ["b"], "start": [2]}, {"text": ["b"], "answer_start": []}, {"text": "b", "answer_start": 2}):
+        with pytest.raises(
+            CorpusError, match="row 1 has answers with text, .*; expected are text and answer_start, two"
+        ):
+            read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": given}]), "answer")
+    for text, begin in (("b", -3), ("b", "2"), (" ", 1), (3, 2)):
+        odd = row | {"answers": {"text": [text], "answer_start": [begin]}}
+        with pytest.raises(CorpusError, match="row 1: the answer"):
+            read(write_jsonl(tmp_path / "o.jsonl", [odd]), "answer")
     for path, message in (
         (
             write_jsonl(tmp_path / "b.jsonl", [wrong]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,9 @@ def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: p
 def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:
     out = tmp_path / "grown"
     unmask.finetune(**given, out=out, settings=settings(1), resume=True)
-    for number in (2, 2):  # the second time nothing is left to do
-        unmask.finetune(**given, out=out, settings=settings(number), resume=True)
+    elsewhere = {**given, "model": shutil.copytree(given["model"], tmp_path / "the same model")}
+    for number, files in ((2, given), (2, elsewhere)):  # the second time nothing is left to do
+        unmask.finetune(**files, out=out, settings=settings(number), resume=True)
     unmask.finetune(**given, out=tmp_path / "whole", settings=settings(2))
     assert content(out) == content(tmp_path / "whole")
     assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2

@@ -12,6 +12,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.pretraining.request import Request
+from unmask.recipe.checkpoint import checkpoint_sha256
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.settings import TrainingSettings
@@ -80,6 +81,17 @@ def test_a_changed_checkpoint_is_another_one(checkpoint: Path, tmp_path: Path) -
     config.write_text(config.read_text().replace('"hidden_dropout_prob": 0.1', '"hidden_dropout_prob": 0.2'))
     with pytest.raises(SettingsError, match=r"start.sha256 is [0-9a-f]{64}, but .* it is another checkpoint"):
         load_recipe(str(tmp_path / "again.toml"))
+
+
+@pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "pytorch_model.bin", "spiece.model"])
+def test_every_file_of_a_model_tells_it_from_others(checkpoint: Path, name: str) -> None:
+    seen = {checkpoint_sha256(checkpoint)}
+    for content in (b"1", b"2"):
+        (checkpoint / name).write_bytes(content)
+        seen.add(checkpoint_sha256(checkpoint))
+    assert len(seen) == 3
+    (checkpoint / "README.md").write_text("what is told of it")
+    assert checkpoint_sha256(checkpoint) in seen
 
 
 @pytest.mark.parametrize(

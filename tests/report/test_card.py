@@ -66,6 +66,32 @@ def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.count("token") >= 4
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "called", "base"),
+    [
+        ("/home/someone/runs/novels/model", "`novels` (sha256 `abababababab`)", None),
+        ("google-bert/bert-base-uncased@0123", "`google-bert/bert-base-uncased@0123`", "google-bert/bert-base-uncased"),
+    ],
+)
+def test_a_model_that_began_as_another(
+    run: unmask.Run, tmp_path: Path, checkpoint: str, called: str, base: str | None
+) -> None:
+    start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000}
+    new = {"before": {"bits_per_byte": 2.8351}, "after": {"bits_per_byte": 0.9942}}
+    summary = run.summary | {"start": start, "domains": {"new": new, "old": None}}
+    manifest = load_manifest(run.folder / "data")
+    write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token="[MASK]")
+    card = (tmp_path / "README.md").read_text()
+    assert f"An encoder that began as {called}. It had no head" in card
+    assert "from 64 positions to 128. 1,000 words were added to its vocabulary. Trained on with `unmask`: " in card
+    assert f"after all that {called} was trained on" in card
+    assert "| held-out text of the data above | 2.835 | 0.994 |" in card
+    assert "knows nothing else" not in card
+    assert "someone" not in card
+    assert (f'base_model: "{base}"' in card) == (base is not None)
+    assert ("base_model" in card) == (base is not None)
+
+
 def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     """One held-out document, an objective beside masked tokens, paths, a remark, a sign that parts a table's cells."""
     summary = run.summary | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from unmask.tasks.encoding import InputEncoder, first_pieces, words_of
 from unmask.tasks.examples import Example, batches_by_length, pack_examples
 from unmask.tasks.model import TaskModel, load_fine_tuned
 from unmask.tasks.network import outputs_of
+from unmask.tasks.predictions import AnswerPrediction
 from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
 from unmask.tasks.task import task_of
 from unmask.tokens.tokenizer import Tokenizer
@@ -52,11 +54,11 @@ def examples_of(info: TaskInfo, encoder: InputEncoder) -> list[Example]:
 
 
 INFOS = [
-    TaskInfo("classify", ("a", "b", "c")),
+    TaskInfo("classify", ("a", "b", "c"), columns={"text": "what", "label": "kind"}),
     TaskInfo("pairs", ("a", "b"), paired=True),
     TaskInfo("regress", ("x",)),
     TaskInfo("tag", ("B-x", "O")),
-    TaskInfo("answer"),
+    TaskInfo("answer", stride=48, longest_answer=9),
     TaskInfo("classify", ("a", "b", "c"), pooling="mean"),
     TaskInfo("regress", ("x",), pooling="mean"),
 ]
@@ -229,6 +231,22 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
         AnswerTask(False, 16, 30).encode([long], encoder, with_targets=False)
 
 
+def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    task, record = AnswerTask(False, 16, 30), QuestionRecord(1, "q", "Who?", " ")
+    examples = task.encode([record], encoder, with_targets=False).examples
+    outputs = [np.zeros((len(example.places), 2), dtype=np.float32) for example in examples]
+    assert task.decode([record], examples, outputs) == [AnswerPrediction("q", "", None, 1.0)]
+
+
+def test_answers_that_no_window_holds_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    context = " ".join(["The king sleeps."] * 40)
+    records = [QuestionRecord(n, "q", "Who?", context, (Answer(context[:size], 0),)) for n, size in ((1, 8), (2, 600))]
+    assert AnswerTask(False, 16, 30).encode(records, encoder, with_targets=True).lost == 1
+    assert AnswerTask(False, 16, 30).encode(records, encoder, with_targets=False).lost == 0
+
+
 @pytest.mark.parametrize("may_be_missing", [False, True])
 def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
     """Against trying every stretch of every window."""
@@ -287,6 +305,9 @@ def test_rows_and_batches() -> None:
 
 def test_words_of_a_text() -> None:
     assert words_of("Anna's dog, at 3.5!") == ("Anna", "'", "s", "dog", ",", "at", "3", ".", "5", "!")
+    assert words_of("हिन्दी cafe\u0301s!\u0301a") == ("हिन्दी", "cafe\u0301s", "!\u0301", "a"), (
+        "marks stay with their letters"
+    )
 
 
 def test_folders_and_inputs_that_do_not_fit(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -303,6 +324,18 @@ def test_folders_and_inputs_that_do_not_fit(make_model: MakeModel, tokenizer: To
         assert model.info == info
         with pytest.raises(SettingsError, match=f"input 1 is {type(given).__name__}, but this model takes {wanted}"):
             model.predict([given])
+
+
+def test_a_model_of_several_labels_a_text_is_refused(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder = save_encoder(make_model, tokenizer, tmp_path / "several", layout="bert")
+    save_task_model(with_task_head(make_model(layout="bert"), INFOS[0], seed=0), INFOS[0], folder)
+    content = json.loads((folder / "config.json").read_text()) | {"problem_type": "multi_label_classification"}
+    del content["unmask_task"]
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"any number of labels \(multi_label_classification\)"):
+        load_fine_tuned(folder)
 
 
 def test_what_transformers_pipelines_say(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unmask.corpus.spans import Span, Spans
 from unmask.errors import DataError
+from unmask.tokens.characters import word_spans
 
 DEFAULT_LABEL = "TERM"
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 Phrases = tuple[tuple[str, str], ...]
 
@@ -51,7 +50,7 @@ class Gazetteer:
 
     def __init__(self, phrases: Phrases) -> None:
         """Args: phrases: With their labels."""
-        self._labels = {tuple(_WORD.findall(phrase)): label for phrase, label in phrases}
+        self._labels = {_words(phrase, word_spans(phrase)): label for phrase, label in phrases}
         self._lengths: dict[str, list[int]] = {}  # of the phrases that begin with a word, the longest first
         for words in self._labels:
             self._lengths.setdefault(words[0], []).append(len(words))
@@ -64,19 +63,23 @@ class Gazetteer:
 
     def find(self, text: str) -> tuple[Span, ...]:
         """The entities of a text; they do not overlap."""
-        matches = list(_WORD.finditer(text))
-        words = [match.group() for match in matches]
+        spans = word_spans(text)
+        words = _words(text, spans)
         found, place = [], 0
         while place < len(words):
             length = self._longest(words, place)
             if length:
-                label = self._labels[tuple(words[place : place + length])]
-                found.append(Span(matches[place].start(), matches[place + length - 1].end(), label))
+                label = self._labels[words[place : place + length]]
+                found.append(Span(spans[place][0], spans[place + length - 1][1], label))
             place += length or 1
         return tuple(found)
 
-    def _longest(self, words: Sequence[str], place: int) -> int:
+    def _longest(self, words: tuple[str, ...], place: int) -> int:
         for length in self._lengths.get(words[place], ()):
-            if tuple(words[place : place + length]) in self._labels:
+            if words[place : place + length] in self._labels:
                 return length
         return 0
+
+
+def _words(text: str, spans: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    return tuple(text[begin:end] for begin, end in spans)

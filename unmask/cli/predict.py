@@ -54,7 +54,8 @@ def run_predict(
     loaded = load_fine_tuned(model)
     columns = Columns(text=text, second=second)
     kind = "pairs" if loaded.info.paired else loaded.info.kind
-    data = read_labelled(file, kind, columns, with_labels=False)
+    usual = Columns(**loaded.info.columns)
+    data = read_labelled(file, kind, columns, with_labels=False, usual=usual)
     found = loaded.predict_records(data.records)
     log = console()
     if data.columns is not None:

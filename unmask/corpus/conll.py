@@ -5,12 +5,16 @@
     sleeps<TAB>O                    2<TAB>sleeps<TAB>sleep<TAB>VERB<TAB>VBZ<TAB>_<TAB>0<TAB>root<TAB>_<TAB>SpaceAfter=No
     <empty line>                    <empty line>
 
+In `.conll` a line `# sent_id = 3`, and one that begins with `#` and has not as many columns as words have, is a
+comment; in `.conllu` every line that begins with `#` is.
+
 The text is put together again: a space between tokens, none behind `SpaceAfter=No`. A sentence is given as a line, and
 an empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,6 +25,7 @@ from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
 
 _UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
+_OF_DOCUMENTS = re.compile(r"#\s*(newdoc|newpar|\w[\w.:-]*\s*=\s)")  # `# newdoc`, `# sent_id = 3`
 DOCUMENT_END = LinePart("", True, True)
 
 
@@ -76,11 +81,12 @@ def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] |
         CorpusError: The file cannot be read, or a line is far too long.
     """
     lines: list[TaggedLine] = []
+    width: int | None = None
     for number, part in enumerate(read_lines(source.path, bad), 1):
         if not (part.starts and part.ends):
             raise CorpusError(f"{source.path}: a line is longer than a million characters; this is no CoNLL file")
         cells = part.text.split("\t") if "\t" in part.text else part.text.split()
-        is_comment = part.text.startswith("#") and (source.kind == "conllu" or "\t" not in part.text)
+        is_comment = part.text.startswith("#") and (source.kind == "conllu" or _is_comment(part.text, cells, width))
         if not part.text.strip():
             if lines:
                 yield lines
@@ -92,8 +98,24 @@ def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] |
             yield None
         else:
             lines.append(TaggedLine(number, cells))
+            width = width or len(cells)
     if lines:
         yield lines
+
+
+def _is_comment(line: str, cells: list[str], width: int | None) -> bool:
+    """Whether a line of `.conll` that begins with `#` is a comment, and not a word such as `#` or `#unmask`.
+
+    Args:
+        line: It.
+        cells: Its columns.
+        width: Columns of the file's first word; None: there was none yet.
+    """
+    if "\t" in line:
+        return False
+    if _OF_DOCUMENTS.match(line):
+        return True
+    return len(cells) != width if width is not None else cells[0] == "#"
 
 
 def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:

@@ -23,7 +23,10 @@ from unmask.errors import CorpusError
 Row = dict[str, Any]
 LONGEST_ROW = 1 << 26
 # Names by which people call the text, the likeliest first; and names that only a header has.
-TEXT_NAMES = ("text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence")
+TEXT_NAMES = (
+    "text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence", "tweet", "comment",
+    "message", "post", "headline", "description", "utterance", "paragraph",
+)  # fmt: skip
 OTHER_NAMES = {"label", "id", "title", "idx", "index", "score", "source", "url", "date", "category", "lang", "split"}
 LOOK_ROWS = 200
 
@@ -152,7 +155,7 @@ def rows_of(
         known: Other columns that are known to be there: by these names, too, a header is told from a row.
     """
     if source.kind in ("csv", "tsv"):
-        asked = {str(name).lower() for name in (column, source.label, *known)}
+        asked = {str(name).lower() for name in (column, source.label, *known) if name is not None}
         return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
     if source.kind == "jsonl":
         return _jsonl(source.path, bad)
@@ -201,6 +204,13 @@ def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Ite
             names = [cell.strip() for cell in cells] if is_header else [str(n) for n in range(len(cells))]
             if is_header:
                 continue
+        if any(cell.strip() for cell in cells[len(names) :]):
+            bad.found(
+                "rows with too many cells",
+                f"{path}: line {reader.line_num} has {len(cells)} cells where the table has {len(names)} columns; "
+                + ("a text must hold no tab" if tabs else 'put a text with commas between quotes ("...")'),
+            )
+            continue
         yield reader.line_num, dict(zip(names, cells, strict=False))
 
 

@@ -19,6 +19,9 @@ from typing import Any
 from unmask.errors import RunError
 from unmask.files import write_atomically
 
+# What may have changed when a fine-tuning goes on: the number of seeds, and where files lie whose content is the same.
+MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -80,7 +83,9 @@ class ResultFolder:
                 raise RunError(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
 
     def go_on(self, content: dict[str, Any]) -> list[FinishedRun]:
-        """The runs that are over, of a result that was begun with the same settings; the number of seeds may differ.
+        """The runs that are over, of a result that was begun with the same settings and the same content of the files.
+
+        The number of seeds may differ, and where the files lie.
 
         Raises:
             RunError: The settings or files are others, there are fewer seeds than runs that are over, or a file is
@@ -93,7 +98,7 @@ class ResultFolder:
         except (ValueError, TypeError) as error:
             raise RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite") from error
         before, now = _flat(begun), _flat(content)
-        for name in sorted((before.keys() | now.keys()) - {"finetune.seeds"}):
+        for name in sorted((before.keys() | now.keys()) - MAY_DIFFER):
             if before.get(name) != now.get(name):
                 raise RunError(
                     f"{self.root} was begun with {name} = {before.get(name)}, now it is {now.get(name)}: --resume goes "

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from itertools import islice
 from typing import Any
 
 from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.runs import Runs
 from unmask.tasks.network import outputs_of
 from unmask.training.hardware import peak_memory
+from unmask.training.step_cost import step_cost
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
@@ -33,15 +32,11 @@ def forecast(runs: Runs) -> dict[str, Any]:
     plan, settings = runs.plan, runs.settings
     model = runs.new_model(settings.seed)
     learning = begin_training(model, plan, seed=settings.seed)
-    seconds, last = [], time.monotonic()
-    for report in islice(learning.steps, NUM_STEPS):
-        report.figures.read()  # waits for a GPU
-        now = time.monotonic()
-        seconds.append(now - last)
-        last = now
+    cost = step_cost(learning.steps, NUM_STEPS)
+    begin = time.monotonic()
     examples = plan.validation.examples[:NUM_PREDICTED]
     outputs_of(model.eval(), plan.task, examples)
-    evaluation = (time.monotonic() - last) * len(plan.validation.examples) / len(examples)
+    evaluation = (time.monotonic() - begin) * len(plan.validation.examples) / len(examples)
     steps = settings.epochs * learning.batches
     evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
     return {
@@ -52,7 +47,7 @@ def forecast(runs: Runs) -> dict[str, Any]:
         "num_parameters": model.num_encoder_parameters,
         "seeds": settings.seeds,
         "steps": steps,
-        "seconds": settings.seeds * (steps * statistics.median(seconds[1:] or seconds) + evaluations * evaluation),
+        "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
         "memory_bytes": peak_memory(model.encoder.device),
         "device": str(model.encoder.device),
     }

@@ -31,8 +31,15 @@ def task_info(train: Labelled, kind: TaskKind, settings: FinetuneSettings) -> Ta
             names = _tags(train)
         case "answer":
             missing = any(isinstance(record, QuestionRecord) and not record.answers for record in train.records)
-            return TaskInfo(kind, may_be_missing=missing, max_length=settings.max_length)
-    return TaskInfo(kind, names, paired=train.paired, max_length=settings.max_length)
+            return TaskInfo(
+                kind,
+                may_be_missing=missing,
+                max_length=settings.max_length,
+                stride=settings.stride,
+                longest_answer=settings.longest_answer,
+            )
+    columns = {} if train.columns is None else train.columns.model_dump(exclude_none=True)
+    return TaskInfo(kind, names, paired=train.paired, max_length=settings.max_length, columns=columns)
 
 
 def _classes(train: Labelled, least: int) -> tuple[str, ...]:
@@ -69,11 +76,11 @@ def check_unseen(held_out: Labelled, info: TaskInfo, train: Path) -> str | None:
     """Compares the labels of a file with those of the training file.
 
     Returns:
-        What is to be said of tags that the model cannot give; they count as wrong. None: there are none.
+        What is to be said of tags that the model cannot give, and of questions without an answer where all of the
+        training file have one; they count as wrong. None: there are none.
 
     Raises:
-        CorpusError: A class is unknown; pairs are compared with single texts; or a text has no answer, where all of
-            the training file have one.
+        CorpusError: A class is unknown, or pairs are compared with single texts.
     """
     if info.kind in ("classify", "pairs"):
         for record in held_out.records:
@@ -87,6 +94,8 @@ def check_unseen(held_out: Labelled, info: TaskInfo, train: Path) -> str | None:
         raise CorpusError(
             f"{pairs} holds pairs of texts, but {texts} single ones; name the columns with --text, --second"
         )
+    if info.kind == "answer":
+        return None if info.may_be_missing else _unanswerable(held_out, train)
     if info.kind != "tag":
         return None
     unseen = Counter(tag for record in held_out.records if isinstance(record, WordsRecord) for tag in record.tags or ())
@@ -97,6 +106,16 @@ def check_unseen(held_out: Labelled, info: TaskInfo, train: Path) -> str | None:
     return (
         f"{held_out.path}: {unseen.total():,} words have tags that {train} does not have ({_few(sorted(unseen))}); "
         "they count as wrong"
+    )
+
+
+def _unanswerable(held_out: Labelled, train: Path) -> str | None:
+    count = sum(isinstance(record, QuestionRecord) and not record.answers for record in held_out.records)
+    if not count:
+        return None
+    return (
+        f"{held_out.path}: {count:,} of {len(held_out.records):,} questions have no answer, but in {train} all have "
+        "one, so the model always gives one; they count as wrong"
     )
 
 

@@ -134,10 +134,15 @@ def _of_tags(info: TaskInfo, records: Sequence[Record], predictions: Sequence[Pr
         return plain
     from seqeval.metrics import f1_score, precision_score, recall_score
 
-    right = [list(record.tags or ()) for record in records if isinstance(record, WordsRecord)]
-    found = [[tag or "O" for tag in each.tags] for each in predictions if isinstance(each, TagsPrediction)]
+    right = [_bioes(record.tags or ()) for record in records if isinstance(record, WordsRecord)]
+    found = [_bioes(each.tags) for each in predictions if isinstance(each, TagsPrediction)]
     of: dict[str, Any] = {"entity_f1": f1_score, "entity_precision": precision_score, "entity_recall": recall_score}
     return {name: float(function(right, found, zero_division=0)) for name, function in of.items()} | plain
+
+
+def _bioes(tags: Sequence[str | None]) -> list[str]:
+    """Tags as seqeval knows them, without BILOU's `L` and `U`; a word without a tag is outside."""
+    return [{"L-": "E-", "U-": "S-"}.get(tag[:2], tag[:2]) + tag[2:] if tag else "O" for tag in tags]
 
 
 def _of_answers(records: Sequence[Record], predictions: Sequence[Prediction]) -> Metrics:

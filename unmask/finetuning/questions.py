@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,26 @@ def read_question_rows(
         id_ = str(row.get("id", number))
         answers = None
         if with_answers:
-            given = row["answers"]
-            pairs = zip(given.get("text", ()), given.get("answer_start", ()), strict=False)
-            answers = _checked(list(pairs), row["context"], where)
+            answers = _checked(_pairs(row["answers"], where), row["context"], where)
         yield QuestionRecord(number, id_, row["question"], row["context"], answers)
+
+
+def _pairs(answers: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
+    texts, begins = answers.get("text"), answers.get("answer_start")
+    if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
+        raise CorpusError(
+            f"{where} has answers with {', '.join(answers) or 'nothing'}; expected are text and answer_start, two "
+            "lists of the same length (both empty where there is no answer)"
+        )
+    return list(zip(texts, begins, strict=True))
 
 
 def _checked(given: Sequence[tuple[str, int]], context: str, where: str) -> tuple[Answer, ...]:
     for text, begin in given:
-        if not text or context[begin : begin + len(text)] != text:
+        if not isinstance(text, str) or not isinstance(begin, int):
+            raise CorpusError(f"{where}: the answer {text!r} at {begin!r} is no text with the number of a character")
+        if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
             raise CorpusError(
                 f"{where}: the answer {text!r} does not stand at character {begin}, but {context[begin : begin + 20]!r}"
             )
-    return tuple(Answer(text, begin) for text, begin in given)
+    return tuple(Answer(text.strip(), begin + len(text) - len(text.lstrip())) for text, begin in given)

@@ -45,7 +45,9 @@ class Labelled:
         return isinstance(first, TextRecord) and first.second is not None
 
 
-def read_labelled(path: Path, kind: TaskKind, columns: Columns, *, with_labels: bool = True) -> Labelled:
+def read_labelled(
+    path: Path, kind: TaskKind, columns: Columns, *, with_labels: bool = True, usual: Columns | None = None
+) -> Labelled:
     """Reads a file.
 
     Args:
@@ -53,6 +55,7 @@ def read_labelled(path: Path, kind: TaskKind, columns: Columns, *, with_labels: 
         kind: Of the task.
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
+        usual: Those of an earlier file, which serve where this one has them.
 
     Raises:
         CorpusError: The file is missing, empty, of a kind that the task cannot read, lacks a column, or has a row
@@ -71,7 +74,7 @@ def read_labelled(path: Path, kind: TaskKind, columns: Columns, *, with_labels: 
         elif source.kind in ("text", "fasta"):
             records = _lines(source, bad, kind, with_labels=with_labels)
         else:
-            records, found = _table(source, bad, kind, columns, with_labels=with_labels)
+            records, found = _table(source, bad, kind, columns, usual or Columns(), with_labels=with_labels)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file")
     return Labelled(path, records, found)
@@ -103,31 +106,44 @@ def _lines(source: Source, bad: BadInput, kind: TaskKind, *, with_labels: bool) 
 
 
 def _table(
-    source: Source, bad: BadInput, kind: TaskKind, wanted: Columns, *, with_labels: bool
+    source: Source, bad: BadInput, kind: TaskKind, wanted: Columns, usual: Columns, *, with_labels: bool
 ) -> tuple[list[Record], Columns | None]:
     nested = kind in ("tag", "answer")
     source = replace(source, label=wanted.label)
     header = wanted.text
     first = next(rows_of(source, bad, header, nested=nested), (0, {}))[1]
     cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
-    if (
-        usual := next((cell for cell in cells if cell.strip().lower() in KNOWN | set(_named(wanted))), None)
-    ) is not None:
-        header = usual.strip()  # the first row of a delimited file names the columns
+    names = KNOWN | _named(wanted) | _named(usual)
+    if (name := next((cell.strip() for cell in cells if cell.strip().lower() in names), None)) is not None:
+        header = name  # the first row of a delimited file names the columns
     rows = list(rows_of(source, bad, header, nested=nested))
     if not rows:
         return [], None
     if kind == "answer":
         return list(read_question_rows(source.path, rows, with_answers=with_labels)), None
     look = [row for _, row in islice(rows, LOOK_ROWS)]
-    columns = find_columns(look, kind, wanted, source.path, with_label=with_labels)
+    columns = find_columns(look, kind, _filled(wanted, usual, look), source.path, with_label=with_labels)
     if kind == "tag":
         return list(read_tagged_rows(source.path, rows, columns)), columns
     return [_text_record(source.path, number, row, kind, columns) for number, row in rows], columns
 
 
-def _named(columns: Columns) -> list[str]:
-    return [name.lower() for name in vars(columns).values() if name is not None and not name.isdigit()]
+def _named(columns: Columns) -> set[str]:
+    return {name.lower() for name in vars(columns).values() if name is not None and not name.isdigit()}
+
+
+def _filled(wanted: Columns, usual: Columns, rows: Sequence[dict[str, Any]]) -> Columns:
+    """The columns that were named; where none was, those of an earlier file, if there is any text in them here."""
+
+    def text(name: str | None) -> str | None:
+        return name if any(isinstance(row.get(name or ""), str | list) for row in rows) else None
+
+    return wanted.model_copy(
+        update={
+            "text": wanted.text or text(usual.text),
+            "second": wanted.second or text(usual.second),
+        }
+    )
 
 
 def _text_record(path: Path, number: int, row: dict[str, Any], kind: TaskKind, columns: Columns) -> TextRecord:

@@ -70,7 +70,7 @@ class Runs:
         self.settings, self.reporter = settings, reporter
         self.encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
         self.ledger: dict[str, dict[str, int]] = {}
-        self.task = task_of(info, stride=settings.stride, longest_answer=settings.longest_answer)
+        self.task = task_of(info)
         learning: Task = self.task
         if isinstance(learning, NumberTask):
             mean, deviation = mean_and_deviation(files.train)
@@ -208,6 +208,11 @@ class Runs:
             self.reporter.note(
                 f"{file.path}: {encoded.split:,} of {len(file.records):,} texts are longer than {longest} tokens; they "
                 f"are seen in several parts, {len(encoded.examples):,} in all"
+            )
+        if encoded.lost:
+            self.reporter.note(
+                f"{file.path}: {encoded.lost:,} of {len(file.records):,} answers are longer than a window of {longest} "
+                "tokens has room for, or end in characters that the tokenizer leaves out; they are learned as no answer"
             )
         return encoded
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ ARCHITECTURES: dict[TaskKind, str] = {
 }
 _HEADS = ("label_head.", "tag_head.", "answer_head.")
 _POOLER = "bert.pooler.dense."
+_OF_ANSWERS = ("may_be_missing", "stride", "longest_answer")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class TaskInfo:
         may_be_missing: Whether it may find that a text has no answer.
         max_length: Longest input in tokens, special tokens included; None: the model's.
         pooling: What a text is told from, where the task is one of whole texts.
+        stride: Tokens that neighbouring windows of a text share, where the task is to answer.
+        longest_answer: Tokens of an answer at most.
+        columns: Where the training file had what: `text`, `second`, `label`, each with a column's name.
     """
 
     kind: TaskKind
@@ -67,6 +71,9 @@ class TaskInfo:
     may_be_missing: bool = False
     max_length: int | None = None
     pooling: Pooling = "first"
+    stride: int = 64
+    longest_answer: int = 30
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None) -> MaskedLM:
@@ -131,12 +138,10 @@ def problem_type(info: TaskInfo) -> str | None:
 
 def task_content(info: TaskInfo) -> dict[str, Any]:
     """What config.json says of the task under our own key."""
-    return {
-        "kind": info.kind,
-        "paired": info.paired,
-        "may_be_missing": info.may_be_missing,
-        "max_length": info.max_length,
-    }
+    content: dict[str, Any] = {"kind": info.kind, "paired": info.paired, "max_length": info.max_length}
+    if info.kind == "answer":
+        return content | {name: getattr(info, name) for name in _OF_ANSWERS}
+    return content | {"columns": dict(info.columns)}
 
 
 def load_task_model(folder: Path, *, mask_id: int) -> tuple[MaskedLM, TaskInfo]:
@@ -204,6 +209,11 @@ def read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
     elif architecture.endswith(("ForQuestionAnswering", "ForQuestionAnsweringSimple")):
         kind, names = "answer", ()
     elif architecture.endswith("ForSequenceClassification"):
+        if content.get("problem_type") == "multi_label_classification":
+            raise ModelError(
+                f"{folder}: this model gives a text any number of labels (multi_label_classification), and here a text "
+                "has one; run it in transformers"
+            )
         kind = "regress" if content.get("problem_type") == "regression" or len(names) == 1 else "classify"
     else:
         raise ModelError(
@@ -215,8 +225,9 @@ def read_info(content: Mapping[str, Any], folder: Path) -> TaskInfo:
         kind,
         names,
         paired=bool(own.get("paired", False)),
-        may_be_missing=bool(own.get("may_be_missing", False)),
         max_length=own.get("max_length"),
+        columns={str(name): str(column) for name, column in (own.get("columns") or {}).items()},
+        **{name: own[name] for name in _OF_ANSWERS if name in own},
     )
 
 

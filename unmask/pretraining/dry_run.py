@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ from unmask.tokens.prepare import open_annotated, prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.training.hardware import peak_memory
 from unmask.training.loop import train
+from unmask.training.step_cost import step_cost
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
@@ -181,18 +180,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:
     training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
     sitting = Sitting(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
-    begin = last = time.monotonic()
-    seconds, tokens = [], 0
     steps_made = train(sitting.state, sitting.stream, sitting.masker, training, objectives=sitting.objectives)
-    for report in islice(steps_made, NUM_STEPS):
-        report.figures.read()  # waits for a GPU, which else would only have been told what to do
-        now = time.monotonic()
-        seconds.append(now - last)
-        last, tokens = now, tokens + report.tokens
-        if now - begin > STEPS_SECONDS:
-            break
-    step_seconds = statistics.median(seconds[1:] or seconds)
-    step_tokens = tokens / len(seconds)
+    step_seconds, step_tokens = step_cost(steps_made, NUM_STEPS, within=STEPS_SECONDS)
     steps = _steps(recipe, step_seconds, step_tokens)
     model = sitting.state.model
     states = sum(tensor.nbytes for tensor in sitting.state.optimizer.state().values())

@@ -11,14 +11,15 @@ from typing import Any
 from unmask.errors import ModelError, SettingsError
 from unmask.files import file_sha256
 from unmask.hub.fetch import lasting_name
+from unmask.hub.needs import MODEL
 from unmask.model.config import EncoderConfig, ModelSettings, Rotary
 from unmask.model.find import find_weights
-from unmask.model.folder import CONFIG, WEIGHTS, read_encoder_config
+from unmask.model.folder import read_encoder_config
 from unmask.settings import validated
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 
-_FILES = (CONFIG, WEIGHTS, "tokenizer.json", "vocab.txt", "tokenizer_config.json")
+_FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
     "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
     "type_vocab_size", "initializer_range",
@@ -41,8 +42,9 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def checkpoint_sha256(folder: Path) -> str:
-    """A hash of all that a training takes from a checkpoint: configuration, weights, tokenizer."""
-    content = {name: file_sha256(folder / name) for name in _FILES if (folder / name).is_file()}
+    """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
+    found = {path for pattern in _FILES for path in folder.glob(pattern)}
+    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in found}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from unmask.files import write_atomically
+from unmask.report.card_start import base_model, called, changed, domain_rows
 from unmask.report.card_use import how_to_use
 from unmask.tokens.manifest import Manifest
 
@@ -39,9 +40,9 @@ def write_card(
     layout = recipe["model"]["layout"]
     title = f"{layout}, {_size(summary['num_parameters'])} parameters, masked language model"
     parts = [
-        _header(layout, mask_token),
+        _header(layout, mask_token, summary.get("start")),
         f"# {title}",
-        f"An encoder that was pretrained from raw text with `unmask`: {summary['steps']:,} steps, "
+        f"{_origin(summary.get('start'))}: {summary['steps']:,} steps, "
         f"{summary['tokens_seen']:,} tokens of text, {summary['seconds'] / 60:.1f} minutes on {summary['device']}.",
         *([f"**{remark[:1].upper()}{remark[1:]}.**"] if remark else []),
         "## How to use it",
@@ -60,11 +61,21 @@ def write_card(
     write_atomically(folder / CARD, "\n\n".join(parts) + "\n")
 
 
-def _header(layout: str, mask_token: str) -> str:
+def _header(layout: str, mask_token: str, start: Mapping[str, Any] | None) -> str:
     """YAML; strings are quoted as JSON does, which is YAML too."""
+    base = None if start is None else base_model(start)
     tags = ["unmask", "masked-language-model", layout, "fill-mask", "feature-extraction", "sentence-transformers"]
-    lines = ["library_name: transformers", "pipeline_tag: fill-mask", f"mask_token: {json.dumps(mask_token)}", "tags:"]
-    return "\n".join(["---", *lines, *(f"- {tag}" for tag in tags), "---"])
+    lines = ["library_name: transformers", "pipeline_tag: fill-mask", f"mask_token: {json.dumps(mask_token)}"]
+    lines += [] if base is None else [f"base_model: {json.dumps(base)}"]
+    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _origin(start: Mapping[str, Any] | None) -> str:
+    if start is None:
+        return "An encoder that was pretrained from raw text with `unmask`"
+    return " ".join(
+        filter(None, [f"An encoder that began as {called(start)}.", changed(start), "Trained on with `unmask`"])
+    )
 
 
 def _size(number: int) -> str:
@@ -117,22 +128,34 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     ]
     for name, figures in summary.get("objectives", {}).items():
         rows.append([f"{name.replace('_', ' ')}: right of {figures['count']:,}", f"{figures['accuracy']:.1%}"])
-    return (
-        "On held-out text, with fixed masks of 15 % of the tokens that are the same for every strategy:\n\n"
-        f"{_table(['', 'value'], rows)}"
-    )
+    parts = [
+        "On held-out text, with fixed masks of 15 % of the tokens that are the same for every strategy:",
+        _table(["", "value"], rows),
+    ]
+    if compared := domain_rows(summary.get("domains") or {}):
+        parts += ["Bits per byte of hidden text:", _table(["", "before", "after"], compared)]
+    return "\n\n".join(parts)
 
 
 def _limits(summary: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
     max_length = recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"]
     points = [
         f"Inputs are at most {max_length:,} tokens long, special tokens included.",
-        f"It saw {summary['epochs']:.1f} epochs of the text above and knows nothing else; what is wrong, private or "
-        "one-sided in that text may come back in its predictions.",
+        f"It saw {summary['epochs']:.1f} epochs of the text above {_knows(summary.get('start'))} may come back in its "
+        "predictions.",
         "The figures are of text from the same sources. Nothing was measured on other text or on tasks.",
         "Sentence vectors are means over an encoder that was not trained to compare sentences: fine-tune it for that.",
     ]
     return "\n".join(f"- {point}" for point in points)
+
+
+def _knows(start: Mapping[str, Any] | None) -> str:
+    if start is None:
+        return "and knows nothing else; what is wrong, private or one-sided in that text"
+    return (
+        f"after all that {called(start)} was trained on, whose licence and limits hold here too; what is wrong, "
+        "private or one-sided in either"
+    )
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:

@@ -52,7 +52,11 @@ class AnswerTask:
             for number, (record, found) in enumerate(zip(records, windows, strict=True))
             for encoding in found
         ]
-        return Encoded(examples, split=sum(len(found) > 1 for found in windows))
+        lost = 0
+        if with_targets:
+            held = {example.record for example in examples if example.targets[BEGIN][0] > 0}
+            lost = sum(bool(record.answers) and number not in held for number, record in enumerate(records))
+        return Encoded(examples, split=sum(len(found) > 1 for found in windows), lost=lost)
 
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `unmask.tasks.task.Task`."""
@@ -64,7 +68,7 @@ class AnswerTask:
         """See `unmask.tasks.task.Task`.
 
         The likeliest stretch of all windows is the answer; that of no answer is the least that any window says, since
-        a window without the answer must say it.
+        a window without the answer must say it. A text without a token has no answer.
         """
         windows: list[list[tuple[Example, NDArray[np.float32]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
@@ -75,7 +79,10 @@ class AnswerTask:
         self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float32]]]
     ) -> AnswerPrediction:
         best, sums, nothing = _Span(-np.inf, 0, 0), [], np.inf
-        for example, output in windows:
+        held = [(example, output) for example, output in windows if len(example.places) > 1]
+        if not held:
+            return AnswerPrediction(record.id, "", None, 1.0)
+        for example, output in held:
             span, total = self._best_span(example, output.astype(np.float64))
             best = max(best, span)
             sums.append(total)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from unmask.errors import CorpusError, ModelError, SettingsError
 from unmask.model.task_network import TaskConfig
 from unmask.tasks.records import QuestionRecord
+from unmask.tokens.characters import word_spans
 from unmask.tokens.tokenizer import Tokenizer
 
-WORD = re.compile(r"\w+|[^\w\s]")
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
 
 
@@ -161,8 +160,8 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a raw text: runs of letters and digits, and signs one by one."""
-    return tuple(WORD.findall(text))
+    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
+    return tuple(text[begin:end] for begin, end in word_spans(text))
 
 
 def ids_of(encoding: Any) -> NDArray[np.int64]:

@@ -56,11 +56,13 @@ class Encoded:
         examples: In the order of the records; a record may have several.
         truncated: Records that were cut since they are longer than the model: their ends are not seen.
         split: Records that were shared out over several examples, of which nothing is lost.
+        lost: Records whose answer no example holds as a whole: for the network they have none.
     """
 
     examples: list[Example]
     truncated: int = 0
     split: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True)

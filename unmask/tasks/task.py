@@ -40,14 +40,8 @@ class Task(Protocol):
         """A prediction a record; `outputs` holds for each example its [N, C]."""
 
 
-def task_of(info: TaskInfo, *, stride: int = 64, longest_answer: int = 30) -> Task:
-    """The task of a model.
-
-    Args:
-        info: What the model does.
-        stride: Tokens that windows of a text share, for answers.
-        longest_answer: Tokens of an answer.
-    """
+def task_of(info: TaskInfo) -> Task:
+    """The task of a model that does this."""
     match info.kind:
         case "classify" | "pairs":
             return ClassTask(info.names, info.paired, info.pooling)
@@ -56,4 +50,4 @@ def task_of(info: TaskInfo, *, stride: int = 64, longest_answer: int = 30) -> Ta
         case "tag":
             return TagTask(info.names)
         case "answer":
-            return AnswerTask(info.may_be_missing, stride, longest_answer)
+            return AnswerTask(info.may_be_missing, info.stride, info.longest_answer)

@@ -29,7 +29,7 @@ def table(results: Results) -> list[str]:
         "| system | minutes | steps | positions a step | learning rate | held-out loss | accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, entry in sorted(results.items(), key=lambda item: (item[1]["work"]["system"] == "ours", item[0])):
+    for name, entry in sorted(results.items(), key=_place):
         work, (seconds, loss, accuracy) = entry["work"], entry["points"][-1]
         ours = work["system"] == "ours"
         batch = f"recipe `{work['recipe']}`" if ours else f"{work['batch_tokens']:,}"
@@ -37,6 +37,12 @@ def table(results: Results) -> list[str]:
         minutes, steps = f"{seconds / 60.0:.1f}", f"{entry['steps']:,}"
         lines.append(f"| {name} | {minutes} | {steps} | {batch} | {rate} | {loss:.3f} | {accuracy:.1%} |")
     return [*lines, "", *(verdict(results, peer) for peer in PEERS if peer in results)]
+
+
+def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[bool, float, str]:
+    """Of a run in the table: peers first, then ours by their budgets."""
+    name, entry = item
+    return entry["work"]["system"] == "ours", entry["work"]["minutes"], name
 
 
 def verdict(results: Results, peer: str) -> str:

@@ -15,7 +15,7 @@ quarter of one at least), so that all end at about the same time, and only a sys
     tuned    the same in bf16, fused AdamW, without dropout, 5 % warm-up, with the number of rows and the learning rate
              that `--sweep` found best: each candidate makes the first minutes of a 30-minute schedule
     ours-M   `unmask pretrain --minutes M` with the recipe `tiny`; a budget is a run of its own, since a schedule ends
-             with its budget
+             with its budget; its loops are compiled before
 
 Transformers' schedules need a number of steps: as many as fit the budget, measured before. They run to their end, so a
 slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system; what is there
@@ -92,20 +92,25 @@ def ours(work: Work, out: TextIO) -> None:
     )
     training = recipe.training
     dtype = choose_dtype(training.precision, choose_device())
-    model = new_model(recipe, data.tokenizer)
-    initialise(model, seed=training.seed, method=recipe.model.initialisation)
-    model.encoder.compute_dtype = dtype
+    stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
+    masker = Masker(recipe.masking, data.tokenizer, seed=training.seed)
     held_out = HeldOutSet(data.validation, data.tokenizer, length=LENGTH, max_tokens=HELD_OUT_TOKENS)
 
+    def begin() -> TrainState:
+        model = new_model(recipe, data.tokenizer)
+        initialise(model, seed=training.seed, method=recipe.model.initialisation)
+        model.encoder.compute_dtype = dtype
+        return TrainState(model, Optimizer(model, training, dtype=dtype))
+
+    next(train(begin(), stream, masker, training))  # has the loops compiled, once on a machine
+    state = begin()
+
     def evaluate() -> tuple[float, float]:
-        found = held_out.evaluate(model)
+        found = held_out.evaluate(state.model)
         return found.loss, found.accuracy
 
     turn = Turn(out, evaluate, marks(work.minutes))
-    stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-    masker = Masker(recipe.masking, data.tokenizer, seed=training.seed)
-    state = TrainState(model, Optimizer(model, training, dtype=dtype))
-    turn.begin(parameters=model.num_parameters)
+    turn.begin(parameters=state.model.num_parameters)
     for _ in train(state, stream, masker, training, clock=turn.now):
         turn.step()
     turn.end()

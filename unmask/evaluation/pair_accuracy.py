@@ -55,7 +55,8 @@ def score_pairs(
 ) -> PairResult:
     """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
 
-    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum.
+    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum. Sentences
+    of the same tokens tie.
 
     Args:
         network, tokenizer, form, notify: As for `pseudo_log_likelihoods`.

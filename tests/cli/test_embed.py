@@ -16,6 +16,7 @@ from unmask.errors import CorpusError
 from unmask.inference import embed, embed_file, fill
 from unmask.inference import model as model_module
 from unmask.inference.embed import EmbedSettings
+from unmask.inference.vector_files import Writing
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
 
@@ -71,6 +72,14 @@ def test_tables_to_parquet_in_parts(  # type: ignore[no-untyped-def]
     np.testing.assert_allclose(np.array(found.column("embedding").to_pylist()), run.model.embed(TEXTS), atol=1e-5)
     assert main(*arguments, "--overwrite")[0] == 0
     assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
+
+
+@pytest.mark.parametrize("odd", [0, 7])
+def test_ids_are_of_one_kind(tmp_path: Path, odd: int) -> None:
+    out = tmp_path / "vectors.parquet"
+    with pytest.raises(CorpusError, match=f"the id {odd} is int, but the first was str"), Writing(out, 2) as file:
+        file.add(["a", odd], np.zeros((2, 2), dtype=np.float32))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import unmask
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
-from unmask.inference.scorable import load_scorable
+from unmask.inference.scorable import as_scorable, load_scorable
 from unmask.inference.transformers_model import TransformersNetwork
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -127,6 +127,8 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
     with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
         load_scorable(tmp_path / "bare")
+    with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
+        as_scorable(unmask.load(tmp_path / "bare"))
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: not JSON"):

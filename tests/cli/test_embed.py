@@ -34,6 +34,8 @@ def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> Non
     assert code == 0, err
     result = json.loads(printed)
     assert (result["texts"], result["dimension"], result["long_texts"]) == (4, 64, 0)
+    assert (result["pooling"], result["normalize"]) == ("mean", False)
+    assert "a text's vector is the mean of its tokens" in err
     assert result["skipped"] == {"texts without a letter or sign": 1}
     assert result["tokens"] == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
     assert "passed over: 1 texts without a letter or sign" in err
@@ -45,8 +47,11 @@ def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> Non
     code, _, err = main("embed", run.folder / "model", lines, "--out", out)
     assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
     options = ("--overwrite", "--normalize", "--pooling", "first", "--precision", "bf16")
-    assert main("embed", run.folder / "model", lines, "--out", out, *options)[0] == 0
+    code, _, err = main("embed", run.folder / "model", lines, "--out", out, *options)
+    assert (code, "a text's vector is its first token, divided by its length" in err) == (0, True)
     np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
+    options = ("--overwrite", "--no-normalize", "--json")
+    assert json.loads(main("embed", run.folder / "model", lines, "--out", out, *options)[1])["normalize"] is False
     assert not list(tmp_path.glob("*.partial"))
 
 

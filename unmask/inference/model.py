@@ -21,6 +21,7 @@ from unmask.model.find import find_model
 from unmask.model.folder import has_prediction_head, load_model
 from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import runs_in_transformers
+from unmask.model.sentence_files import read_normalize, read_pooling
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -124,21 +125,43 @@ class Model:
         self,
         texts: Sequence[str],
         *,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         long_texts: LongTexts = "error",
     ) -> NDArray[np.float32]:
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
         Args:
             texts: Any number of them.
-            pooling, normalize, long_texts: See `unmask.inference.embed.EmbedSettings`.
+            pooling, normalize, long_texts: See `embed_settings`.
 
         Raises:
+            ModelError: As `embed_settings`; or transformers runs the model.
             SettingsError: Something is no text, or longer than the model where that is an error.
         """
-        settings = EmbedSettings(pooling, normalize, long_texts)
+        settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         return embed_texts(self.network, self.tokenizer, texts, settings).vectors
+
+    def embed_settings(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+    ) -> EmbedSettings:
+        """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
+
+        Args:
+            pooling, normalize: See `unmask.inference.embed.EmbedSettings`; None takes what the folder says. Without
+                its files that is the mean, not divided by its length.
+            long_texts: See there.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered, and none is asked for here; or a file is
+                damaged.
+            SettingsError: Something is asked for that there is not.
+        """
+        return EmbedSettings(
+            read_pooling(self.folder) if pooling is None else pooling,
+            read_normalize(self.folder) if normalize is None else normalize,
+            long_texts,
+        )
 
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.

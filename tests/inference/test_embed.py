@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,11 +65,14 @@ def ask_for(folder: Path, pooling: dict[str, object], *modules: str) -> None:
     """Changes what the files of a folder say."""
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     content = json.loads((folder / "modules.json").read_text())[:2]
-    more = [
+    more: list[dict[str, Any]] = [
         {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
         for n, kind in enumerate(modules, 2)
     ]
     (folder / "modules.json").write_text(json.dumps(content + more))
+    for module in more:
+        (folder / module["path"]).mkdir()
+        (folder / module["path"] / "config.json").write_text("{}")
 
 
 @pytest.mark.parametrize(

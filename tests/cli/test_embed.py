@@ -16,6 +16,7 @@ from unmask.errors import CorpusError
 from unmask.inference import embed, embed_file, fill
 from unmask.inference import model as model_module
 from unmask.inference.embed import EmbedSettings
+from unmask.inference.vector_files import Writing
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
 
@@ -33,6 +34,8 @@ def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> Non
     assert code == 0, err
     result = json.loads(printed)
     assert (result["texts"], result["dimension"], result["long_texts"]) == (4, 64, 0)
+    assert (result["pooling"], result["normalize"]) == ("mean", False)
+    assert "a text's vector is the mean of its tokens" in err
     assert result["skipped"] == {"texts without a letter or sign": 1}
     assert result["tokens"] == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
     assert "passed over: 1 texts without a letter or sign" in err
@@ -44,8 +47,11 @@ def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> Non
     code, _, err = main("embed", run.folder / "model", lines, "--out", out)
     assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
     options = ("--overwrite", "--normalize", "--pooling", "first", "--precision", "bf16")
-    assert main("embed", run.folder / "model", lines, "--out", out, *options)[0] == 0
+    code, _, err = main("embed", run.folder / "model", lines, "--out", out, *options)
+    assert (code, "a text's vector is its first token, divided by its length" in err) == (0, True)
     np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
+    options = ("--overwrite", "--no-normalize", "--json")
+    assert json.loads(main("embed", run.folder / "model", lines, "--out", out, *options)[1])["normalize"] is False
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -71,6 +77,14 @@ def test_tables_to_parquet_in_parts(  # type: ignore[no-untyped-def]
     np.testing.assert_allclose(np.array(found.column("embedding").to_pylist()), run.model.embed(TEXTS), atol=1e-5)
     assert main(*arguments, "--overwrite")[0] == 0
     assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
+
+
+@pytest.mark.parametrize("odd", [0, 7])
+def test_ids_are_of_one_kind(tmp_path: Path, odd: int) -> None:
+    out = tmp_path / "vectors.parquet"
+    with pytest.raises(CorpusError, match=f"the id {odd} is int, but the first was str"), Writing(out, 2) as file:
+        file.add(["a", odd], np.zeros((2, 2), dtype=np.float32))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SMALL
+from tests.conftest import SMALL, make_text
 from unmask.comparing import compare as comparing
 from unmask.comparing import trials as module
 from unmask.comparing.compare import Plan, compare
+from unmask.comparing.inputs import read_inputs
 from unmask.comparing.trials import Protocol, TaskFiles, task_files
-from unmask.errors import RunError, SettingsError
+from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
+from unmask.files import file_sha256
+from unmask.recipe.recipe import load_recipe
+from unmask.tokens.manifest import load_manifest
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
+PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
+MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8)
 
 
 def plan(data: Path, **changes: Any) -> Plan:
@@ -25,7 +31,7 @@ def plan(data: Path, **changes: Any) -> Plan:
 def test_a_comparison_goes_on_and_seeds_may_be_added(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "p.jsonl").write_text('{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n')
+    (tmp_path / "p.jsonl").write_text(PAIR)
     asked = plan(data_folder, pairs=str(tmp_path / "p.jsonl"))
     out = tmp_path / "out"
     real, trained = module.pretrain, []
@@ -68,8 +74,129 @@ def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatc
     assert compare(plan(data_folder), tmp_path / "out")["verdict"].startswith(
         "no difference shown in loss over 2 seeds"
     )
-    with pytest.raises(RunError, match="holds a comparison of other recipes, data or budget"):
+    with pytest.raises(RunError, match="out holds a comparison with protocol.steps = 3, but now it is 4; .* --out"):
         compare(plan(data_folder, steps=4), tmp_path / "out")
+
+
+def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished runs are not taken for runs of another recipe, text or task."""
+    monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
+    other = load_recipe("tiny", overrides=("training.learning_rate=0.009",)).to_toml()
+    contents = {
+        "mine.toml": (
+            load_recipe("tiny").to_toml(),
+            other,
+            "with recipe .*training.learning_rate = .*, but now it is 0.0",
+        ),
+        "text.txt": (make_text(60), make_text(61), r"begun with other files: .*text\.txt has changed"),
+        "pairs.jsonl": (PAIR, PAIR.replace("cat", "dog"), r"begun with other files: .*pairs\.jsonl has changed"),
+        "moods.tsv": (MOODS, MOODS + "Yes.\tup\n", r"begun with other files: .*moods\.tsv has changed"),
+    }
+    files = {name: tmp_path / name for name in contents}
+    for name, (content, _, _) in contents.items():
+        files[name].write_text(content)
+    task = TaskFiles(kind="classify", train=str(files["moods.tsv"]), validation=str(files["moods.tsv"]))
+    recipes = ("tiny", str(files["mine.toml"]))
+    asked = plan(files["text.txt"], recipes=recipes, pairs=str(files["pairs.jsonl"]), task=task)
+    compare(asked, tmp_path / "out")
+    for name, (content, changed, message) in contents.items():
+        files[name].write_text(changed)
+        with pytest.raises(RunError, match=f"out holds a comparison .*{message}.*; a comparison goes on as it was"):
+            compare(asked, tmp_path / "out")
+        files[name].write_text(content)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(make_text(60))
+    compare(plan(tmp_path / "texts"), tmp_path / "folder")
+    (tmp_path / "texts" / "b.txt").write_text(make_text(9))
+    with pytest.raises(
+        RunError, match=r"holds a comparison that was begun with other files: .*b\.txt is new; a compari"
+    ):
+        compare(plan(tmp_path / "texts"), tmp_path / "folder")
+    compare(asked, tmp_path / "out")
+
+
+def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
+    data_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    (tmp_path / "long.jsonl").write_text(PAIR.replace("cat", "cat " * 80))
+    moods, pairs = str(tmp_path / "moods.tsv"), str(tmp_path / "long.jsonl")
+
+    def task(kind: str = "classify", train: str = moods) -> TaskFiles:
+        return TaskFiles(kind=kind, train=train, validation=moods)
+
+    cases: list[tuple[Path, dict[str, Any], str]] = [
+        (data_folder, {"recipes": ("random", "spam")}, "unknown recipe 'spam'"),
+        (
+            data_folder,
+            {"recipes": ("random", "entity")},
+            "needs the annotation entities, which this data was prepared wi",
+        ),
+        (corpus_file, {"recipes": ("random", "entity")}, "needs the annotation entities of the text; ask for it with"),
+        (data_folder, {"settings": (*TINY, "tokenizer.vocab_size=300")}, r"other settings than \[tokenizer\]"),
+        (
+            corpus_file,
+            {"recipes": ("tiny", "shakespeare-chars")},
+            r"prepare text differently \(\[corpus\]\), but runs",
+        ),
+        (tmp_path / "none.txt", {}, r"none\.txt: no such file"),
+        (data_folder, {"pairs": "none.jsonl"}, r"none\.jsonl: no such file; give a file, a folder or a tar"),
+        (data_folder, {"pairs": pairs}, r"long\.jsonl: line 1: a sentence of \d+ tokens, but the model takes 1 to 62"),
+        (data_folder, {"task": task("sing")}, "unknown task 'sing'; known are classify"),
+        (data_folder, {"task": task(train="none.tsv")}, r"none\.tsv: no such file"),
+        (
+            data_folder,
+            {"task": task(), "settings": (*TINY, "finetune.metric=bleu")},
+            "metrics of this task are accuracy",
+        ),
+        (data_folder, {"task": task(), "settings": (*TINY, "finetune.epoch=1")}, "unknown key 'epoch'"),
+    ]
+    for data, changes, message in cases:
+        with pytest.raises(UnmaskError, match=message):
+            compare(plan(data, **changes), tmp_path / "out")
+        assert not (tmp_path / "out").exists(), message
+
+
+def test_columns_of_a_task_may_be_numbers(data_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    task = TaskFiles(kind="classify", train=str(tmp_path / "moods.tsv"), validation=str(tmp_path / "moods.tsv"))
+    protocol = Protocol(steps=1, task=task, settings=("finetune.columns.text=0", "finetune.columns.label=1"))
+    found = read_inputs({"tiny": load_recipe("tiny")}, protocol, (str(data_folder),))
+    assert found == {
+        str(data_folder): load_manifest(data_folder).fingerprint,
+        task.train: file_sha256(tmp_path / "moods.tsv"),
+    }
+
+
+def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = module.pretrain, []
+
+    def fails(*paths: Any, **options: Any) -> Any:
+        tried.append((options["strategy"], options["seed"]))
+        if tried[-1] == ("span", 1):
+            raise DivergedError("the loss of step 2 is nan")
+        return real(*paths, **options)
+
+    monkeypatch.setattr(module, "pretrain", fails)
+    out = tmp_path / "out"
+    result = compare(plan(data_folder), out)
+    assert tried == [("random", 0), ("span", 0), ("span", 1), ("random", 1)]
+    assert result["runs"]["span"][1] == {"name": "span", "seed": 1, "failed": "the loss of step 2 is nan"}
+    assert len(result["recipes"]["random"]["values"]) == 2
+    assert len(result["recipes"]["span"]["values"]) == len(result["differences"][0]["values"]) == 1
+    assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
+    assert result["verdict"].endswith("; 1 of 2 runs of span failed")
+    assert compare(plan(data_folder), out) == result
+    assert len(tried) == 4, "what failed is not tried again"
+    monkeypatch.setattr(module, "pretrain", fails_always)
+    with pytest.raises(RunError, match="every run failed, the first because of this: it does not fit"):
+        compare(plan(data_folder), tmp_path / "nothing")
+
+
+def fails_always(*_: Any, **__: Any) -> Any:
+    raise MemoryFullError("it does not fit")
 
 
 def test_plans_that_cannot_be() -> None:
@@ -88,7 +215,7 @@ def test_plans_that_cannot_be() -> None:
 
 def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "moods.tsv"
-    file.write_text("".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8))
+    file.write_text(MOODS)
     task = TaskFiles(kind="classify", train=str(file), validation=str(file))
     settings = (*TINY, "finetune.epochs=1", "finetune.metric=macro_f1")
     asked = plan(data_folder, seeds=1, task=task, settings=settings)

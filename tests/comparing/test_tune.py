@@ -12,7 +12,7 @@ from unmask.comparing import tune as module
 from unmask.comparing.search import Choice, Range, as_override, read_dimension, usual_dimensions
 from unmask.comparing.trials import Protocol
 from unmask.comparing.tune import TunePlan, tune
-from unmask.errors import DivergedError, RunError, SettingsError
+from unmask.errors import DataError, DivergedError, RunError, SettingsError
 from unmask.pretraining.interrupt import Interrupted
 from unmask.recipe.recipe import load_recipe
 
@@ -38,7 +38,8 @@ def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
     result = tune(plan(data_folder), out)
     assert [trial["state"] for trial in result["trials"]] == ["COMPLETE"] * 3
     own = load_recipe("tiny").training.learning_rate
-    assert result["first"]["parameters"] == {"training.learning_rate": own, "model.num_layers": 1}
+    assert result["own"]["parameters"] == {"training.learning_rate": own, "model.num_layers": 1}
+    assert f"against {result['own']['loss']:.4f} of the recipe's own numbers" in result["verdict"]
     best = min(result["trials"], key=lambda trial: trial["loss"])
     assert (result["best"]["number"], result["best"]["loss"]) == (best["number"], best["loss"])
     assert json.loads((out / "result.json").read_text()) == result
@@ -80,8 +81,70 @@ def test_a_search_goes_on_and_makes_again_what_was_interrupted(
     more = tune(plan(data_folder, trials=12), out)
     assert len([trial for trial in more["trials"] if trial["state"] != "FAIL"]) == 12
     assert more["best"]["loss"] < 0.002
-    with pytest.raises(RunError, match="holds a search of other recipes, data or budget; give another --out"):
+    with pytest.raises(RunError, match="out holds a search with search = .*, but now it is .*; a search goes on as it"):
         tune(plan(data_folder, search=(RATES,)), out)
+
+
+def test_the_recipes_own_numbers_are_known_though_their_trial_was_interrupted(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C while the model was measured."""
+    seen: list[Any] = []
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        seen.append(options["overrides"])
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return loss_by_rate(*arguments, **options)
+
+    monkeypatch.setattr(module, "measured_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan(data_folder), tmp_path / "out")
+    result = tune(plan(data_folder), tmp_path / "out")
+    assert seen[1] == seen[0]
+    assert [trial["state"] for trial in result["trials"]] == ["FAIL", *["COMPLETE"] * 3]
+    own = load_recipe("tiny").training.learning_rate
+    assert result["own"] == {
+        "number": 1,
+        "state": "COMPLETE",
+        "loss": abs(own - 0.004),
+        "parameters": {"training.learning_rate": own, "model.num_layers": 1},
+    }
+
+
+def test_without_the_recipes_own_numbers_there_is_no_baseline(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    result = tune(plan(data_folder, search=("training.learning_rate=0.1..0.2", "model.num_layers=1,2")), tmp_path / "a")
+    assert result["trials"][0]["parameters"]["model.num_layers"] == 1, "begun with, as far as it is searched"
+    assert result["own"] is None
+    assert (
+        "(the recipe's own training.learning_rate is not in what is searched, so there is no base" in result["verdict"]
+    )
+
+    def diverges(*arguments: Any, **options: Any) -> Any:
+        if options["folder"].name == "0":
+            raise DivergedError("not finite")
+        return loss_by_rate(*arguments, **options)
+
+    monkeypatch.setattr(module, "measured_run", diverges)
+    result = tune(plan(data_folder), tmp_path / "b")
+    assert result["own"] is None
+    assert "(no trial of the recipe's own numbers succeeded, so there is no baseline)" in result["verdict"]
+
+
+def test_a_recipe_that_was_edited_meanwhile(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best recipe would have its settings, with numbers that were found for another."""
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    file = tmp_path / "mine.toml"
+    file.write_text(load_recipe("tiny").to_toml())
+    tune(plan(data_folder, recipe=str(file)), tmp_path / "out")
+    file.write_text(load_recipe("tiny", overrides=("training.weight_decay=0.03",)).to_toml())
+    with pytest.raises(
+        RunError, match=r"holds a search with recipe .*training\.weight_decay = .*, but now it is 0\.03;"
+    ):
+        tune(plan(data_folder, recipe=str(file)), tmp_path / "out")
 
 
 def join(data: Path, out: Path) -> None:
@@ -119,6 +182,8 @@ def test_dimensions() -> None:
     assert isinstance(layers, Range)
     assert (layers.whole, layers.log) == (True, False)
     assert read_dimension("masking.strategy=random,span") == Choice("masking.strategy", ("random", "span"))
+    assert layers.holds(3)
+    assert not any(layers.holds(value) for value in (2.5, 7, True, "3", None))
     for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2"):
         with pytest.raises(SettingsError, match="expected KEY=LOW..HIGH or KEY=A,B"):
             read_dimension(text)
@@ -153,4 +218,6 @@ def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             tune(plan(data_folder, **changes), tmp_path / "out")
+    with pytest.raises(DataError, match="needs the annotation entities, which this data was prepared without"):
+        tune(plan(data_folder, search=("masking.strategy=random,entity",)), tmp_path / "out")
     assert not (tmp_path / "out").exists()

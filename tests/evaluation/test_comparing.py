@@ -58,6 +58,45 @@ def test_differences_that_are_none_are_seldom_shown() -> None:
     assert wrong > 0
 
 
+def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
+    """Shares of 20 pairs: 0.30 - 0.25 for every seed, whatever subtracting makes of it."""
+    a, b = [0.35, 0.30, 0.40], [0.30, 0.25, 0.35]
+    assert len({x - y for x, y in zip(a, b, strict=True)}) > 1, "floating-point numbers"
+    found = compare_figures({"a": a, "b": b}, what="share of wrong pairs")
+    [difference] = found.differences
+    assert (difference.better, difference.estimate.interval) == (None, None)
+    assert difference.estimate.mean == pytest.approx(0.05)
+    assert found.verdict == (
+        "no difference shown in share of wrong pairs over 3 seeds (b has the lowest mean); the same difference for "
+        "every seed says nothing of chance"
+    )
+    same = compare_figures({"a": [0.3, 0.3], "b": [0.3, 0.3]})
+    assert same.recipes["a"].interval is None
+    assert same.verdict == "no difference shown in loss over 2 seeds (a has the lowest mean)"
+
+
+def test_runs_that_failed_are_left_out_by_pairs() -> None:
+    found = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.3], "c": [None, None, 1.0]})
+    by_pair = {(each.first, each.second): each.estimate for each in found.differences}
+    assert by_pair["a", "b"].values == pytest.approx((-1.0, -1.0))
+    assert by_pair["a", "c"].values == pytest.approx((0.3,))
+    assert by_pair["a", "c"].interval is None
+    assert found.recipes["b"].mean == pytest.approx(2.15)
+    assert found.verdict.endswith("; 1 of 3 runs of b failed; 2 of 3 runs of c failed")
+    assert [each.estimate.interval for each in found.differences] == [None, None, None]
+    apart = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.4]}).differences[0].estimate
+    alone = compare_figures({"a": [1.0, 1.3], "b": [2.0, 2.4]}).differences[0].estimate
+    assert apart == alone, "the same seeds of both"
+    nothing = compare_figures({"a": [1.0, 1.2], "b": [None, None]})
+    assert (set(nothing.recipes), nothing.differences) == ({"a"}, ())
+    assert nothing.verdict == (
+        "no difference shown: no two recipes have a loss of the same seed (a has the lowest loss); "
+        "2 of 2 runs of b failed"
+    )
+    with pytest.raises(SettingsError, match="two recipes at the least"):
+        compare_figures({"a": [None], "b": [None]})
+
+
 def test_what_cannot_be_compared() -> None:
     for figures in ({"a": [1.0]}, {"a": [1.0], "b": []}, {"a": [], "b": []}):
         with pytest.raises(SettingsError, match="two recipes at the least, and the same seeds of each"):

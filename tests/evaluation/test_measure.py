@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.passages import Passage, cut, passages_of_text
 from unmask.evaluation.questions import Answer, Question
 from unmask.evaluation.tally import Ratio
-from unmask.evaluation.text_words import hidden, owner_of, uniform, word_spans
+from unmask.evaluation.text_words import Standing, hidden, standing_of, touched, uniform, word_spans
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -59,17 +61,37 @@ def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks
 def test_words_by_hand() -> None:
     begin, end, num_bytes = word_spans(TEXT)
     words = [TEXT[b:e] for b, e in zip(begin, end, strict=True)]
-    assert words == ["Anna,", "12", "dogs.", "naïve", "東", "京", "x" + "y" * 31, "y" * 9]
-    assert num_bytes.tolist() == [5, 2, 5, 6, 3, 3, 32, 9]
+    assert words == ["Anna,", "12", "dogs.", "naïve", "東京", "x" + "y" * 31, "y" * 9]
+    assert num_bytes.tolist() == [5, 2, 5, 6, 6, 32, 9]
     assert len(word_spans(" \n")[0]) == 0
 
 
-def test_owners_by_hand() -> None:
+def test_words_without_spaces_end_at_signs_and_after_sixteen_characters() -> None:
+    text = "人々はiPhoneを、" + "東" * 17 + "。"
+    begin, end, _ = word_spans(text)
+    words = [text[b:e] for b, e in zip(begin, end, strict=True)]
+    assert words == ["人々は", "iPhone", "を", "、", "東" * 16, "東", "。"]
+
+
+def test_stretches_of_tokens_by_hand() -> None:
     """Stretches 0-2 and 3-5: tokens before, on the first, on both, between, on the second, behind, and an empty one."""
     token = np.array([[0, 2], [1, 4], [2, 3], [4, 9], [6, 7], [1, 1]])
-    owner, crosses = owner_of(token[:, 0], token[:, 1], np.array([0, 3]), np.array([2, 5]))
-    assert owner.tolist() == [0, 0, -1, 1, -1, 0]
-    assert crosses.tolist() == [False, True, False, False, False, False]
+    first, stop = touched(token[:, 0], token[:, 1], np.array([0, 3]), np.array([2, 5]))
+    found = [list(range(a, b)) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
+    assert found == [[0], [0, 1], [], [1], [], [0]]
+
+
+def test_shares_of_tokens_by_hand() -> None:
+    """Words `aaaa` and `bé`, tokens `aa`, `aab`, ` `, `é` and an empty one within the first word."""
+    begin, end, _ = word_spans("aaaa bé")
+    places = np.array([[0, 2], [2, 6], [4, 5], [6, 7], [1, 1]])
+    found = standing_of("aaaa bé", places[:, 0], places[:, 1], begin, end)
+    assert found.token.tolist() == [0, 1, 1, 3, 4]
+    assert found.word.tolist() == [0, 0, 1, 1, 0]
+    assert found.share.tolist() == pytest.approx([1, 2 / 3, 1 / 3, 1, 1])
+    assert found.num_crossing == 1
+    assert found.share_in(np.array([False, True]), 5).tolist() == pytest.approx([0, 1 / 3, 0, 1, 0])
+    assert found.share_in(np.array([True, True]), 5).tolist() == pytest.approx([1, 1, 0, 1, 1])
 
 
 def test_masks_are_nested_and_turned_against_each_other() -> None:
@@ -105,11 +127,78 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
     spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
     assert spelled == pytest.approx(expected_bytes, abs=0)
-    assert not any(passage.crossing.any() for passage in found)
+    assert not any(passage.standing.num_crossing for passage in found)
     reference = passages(text, trained("wordpiece"), tmp_path)
     assert [passage.key for passage in found] == [passage.key for passage in reference]
     assert [passage.word_bytes.tolist() for passage in found] == [p.word_bytes.tolist() for p in reference]
     assert len(found) >= 40
+
+
+def ideographs(num_lines: int) -> list[str]:
+    """Lines of 20 to 40 characters without a space, so that each has a word that was cut for its length."""
+    rng = random.Random(0)
+    characters = [chr(0x4E00 + number) for number in range(60)] + ["は", "の", "タ"]
+    return ["".join(rng.choices(characters, k=rng.randint(20, 40))) + "。" for _ in range(num_lines)]
+
+
+def pairs_tokenizer(text: str, pairs: Sequence[tuple[str, str]]) -> Tokenizer:
+    """A token a character, and one for each of some pairs."""
+    tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(text)), *map("".join, pairs))
+    vocab = {token: number for number, token in enumerate(tokens)}
+    return Tokenizer(tokenizers.Tokenizer(models.BPE(vocab, list(pairs), unk_token="[UNK]")))
+
+
+@pytest.mark.parametrize("crossing", [False, True])
+def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(crossing: bool, tmp_path: Path) -> None:
+    """Two masks of a half hide every word once, so each token is paid for once, whatever words it stands on."""
+    lines = ideographs(60)
+    pairs = sorted({(line[15], line[16]) for line in lines}) if crossing else []
+    tokenizer = pairs_tokenizer("".join(lines), pairs)
+    found = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
+    network = Guessing(2.0)
+    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.5)
+    wanted: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    num_tokens = num_crossing = 0
+    for line, passage in zip(lines, found, strict=True):
+        encoding = tokenizer.backend.encode(line)
+        assert passage.input_ids.tolist() == encoding.ids
+        num_tokens += len(encoding.ids)
+        words = list(zip(*(array.tolist() for array in word_spans(line)[:2]), strict=True))
+        assert words[0] == (0, 16)
+        cuts = [first for first, _ in words]
+        num_crossing += sum(any(begin < cut < end for cut in cuts) for begin, end in encoding.offsets)
+        draws = uniform(passage.key, len(words), 20181011, 2)
+        for mask in range(2):
+            shown = [word for word, chosen in zip(words, hidden(draws, 0.5, mask, 2), strict=True) if chosen]
+            places = tuple(
+                place
+                for place, (begin, end) in enumerate(encoding.offsets, 1)
+                if any(begin < last and first < end for first, last in shown)
+            )
+            wanted[tuple(encoding.ids), places] += bool(places)
+    asked = Counter[tuple[tuple[int, ...], tuple[int, ...]]]()
+    for question in network.questions:
+        ids = question.input_ids.copy()
+        ids[question.places] = question.targets
+        asked[tuple(ids[1:-1].tolist()), tuple(question.places.tolist())] += 1
+    assert asked == +wanted, "all tokens that show anything of a hidden word, and no others"
+    assert bits.denominator == sum(len(line.encode()) for line in lines)
+    assert bits.value == pytest.approx(2.0 / math.log(2.0) * num_tokens / bits.denominator)
+    assert sum(passage.standing.num_crossing for passage in found) == num_crossing
+    assert (num_crossing > 20) == crossing
+    assert (sum(len(question.places) for question in network.questions) > num_tokens) == crossing
+
+
+def test_the_same_ideographs_are_hidden_for_every_tokenizer(tmp_path: Path) -> None:
+    lines = ideographs(40)
+    pairs = sorted({(line[n], line[n + 1]) for line in lines for n in range(0, 14, 2)})
+    found = []
+    for tokenizer in (pairs_tokenizer("".join(lines), []), pairs_tokenizer("".join(lines), pairs)):
+        several = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
+        found.append(measure_words(measured(Guessing(1.0), tokenizer), several, 0.15))
+        assert all((np.bincount(p.standing.word, minlength=len(p.word_bytes)) > 0).all() for p in several)
+    assert found[0].denominator == found[1].denominator > 100
+    assert found[1].value < found[0].value, "fewer tokens, each as dear"
 
 
 def words_tokenizer(*words: str) -> Tokenizer:
@@ -231,8 +320,8 @@ def test_kinds_by_hand(tmp_path: Path) -> None:
     def made(ids: list[int], starts: list[int]) -> Iterator[Passage]:
         size, nothing = len(ids), np.zeros(len(ids), dtype=np.int64)
         yield Passage(
-            0, 0, np.array(ids, dtype=np.int32), np.array(starts, dtype=bool), nothing, np.ones(1, dtype=np.int64),
-            np.zeros(size, dtype=bool), nothing, np.arange(size),
+            0, 0, np.array(ids, dtype=np.int32), np.array(starts, dtype=bool),
+            Standing(np.arange(size), nothing, np.ones(size)), np.ones(1, dtype=np.int64), nothing, np.arange(size),
         )  # fmt: skip
 
     [first], [second] = list(made([7, 8, 9, 9, 7], [1, 1, 0, 0, 1])), list(made([8, 9], [0, 0]))

@@ -139,4 +139,6 @@ def test_students_interval_by_tables() -> None:
     for degrees, quantile in ((1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (100, 1.9840)):
         assert student_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-4)
     assert mean_interval([1.0]) is None
+    assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
+    assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)

@@ -50,6 +50,26 @@ def test_progress_is_told_to_the_end(make_model: Callable[..., MaskedLM], tokeni
     assert told == [(int(found.num_tokens[[0, 1, 2, 4]].sum()),) * 2], "what stands there twice is scored once"
 
 
+@pytest.mark.parametrize("form", ["plain", "word_l2r"])
+def test_sentences_of_the_same_tokens_are_scored_once(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, form: str
+) -> None:
+    told: list[tuple[int, int]] = []
+    same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
+    ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
+    assert ids[0] == ids[1] != ids[2]
+    found = pseudo_log_likelihoods(
+        OwnNetwork(make_model()),
+        tokenizer,
+        same,
+        form=form,
+        notify=lambda *done: told.append(done),  # type: ignore[arg-type]
+    )
+    assert told == [(len(ids[0]) + len(ids[2]),) * 2]
+    assert found.totals[0] == found.totals[1] != found.totals[2]
+    assert found.num_tokens.tolist() == [len(each) for each in ids]
+
+
 def test_the_forms_differ_where_words_have_several_pieces(run: unmask.Run) -> None:
     plain, l2r = (run.model.score(SENTENCES[:1], form=form)[0] for form in ("plain", "word_l2r"))
     assert l2r != pytest.approx(plain, abs=1e-3), "the pieces behind a token are hidden with it in one of them"

@@ -17,8 +17,10 @@ import unmask
 from unmask.compiled import serves
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting import export as export_module
-from unmask.exporting import onnx_writer
+from unmask.exporting import onnx_checks, onnx_writer
+from unmask.exporting.check import Check
 from unmask.exporting.graphs import EmbedGraph
+from unmask.exporting.subject import open_subject
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokens.tokenizer import Tokenizer
@@ -198,6 +200,26 @@ def test_a_graph_that_differs_is_not_kept(
     monkeypatch.setattr(export_module, "write_onnx", write)
     with pytest.raises(ModelError, match=r"model\.onnx differs from the model by 0\.2.*; nothing was written"):
         unmask.export(run.folder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_with_8_bits_that_cannot_be_compared(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = open_subject(run.folder)
+    for theirs, reason in (
+        (torch.ones(2, 4), r"of shapes (6,) and (8,)"),
+        (torch.full((2, 3), torch.nan), "not finite"),
+    ):
+        monkeypatch.setattr(onnx_checks, "_outputs", lambda *_, found=theirs: [(torch.ones(2, 3), found)])
+        check = onnx_checks.int8_follows_ours(subject, Path("embed_quantized.onnx"), EmbedGraph)
+        assert (check.passed, check.largest_difference) == (False, None)
+        assert check.detail == f"embed_quantized.onnx: {reason}"
+    monkeypatch.setattr(export_module, "write_onnx", lambda graph, _: onnx_folder / graph.file)
+    monkeypatch.setattr(export_module, "write_int8", lambda file: file)
+    monkeypatch.setattr(export_module, "onnx_equals_ours", lambda *_: Check(True, 0.0, ""))
+    with pytest.raises(ModelError, match=r"model\.onnx: not finite; nothing was written"):
+        unmask.export(run.folder, tmp_path / "out", int8=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ import torch
 import unmask
 from tests.conftest import make_text
 from tests.tokens.families import bare_characters
-from unmask.errors import SettingsError
+from unmask.errors import ModelError, SettingsError
 from unmask.inference import embed as embed_module
 from unmask.inference.batches import batches
 from unmask.inference.embed import EmbedSettings, embed_texts
@@ -17,6 +20,7 @@ from unmask.inference.windows import around, cut
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.layouts import PARTS
+from unmask.model.sentence_files import write_sentence_files
 from unmask.tokens.special import SpecialIds
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -46,6 +50,97 @@ def test_the_same_folder_in_transformers_gives_the_same_means(  # type: ignore[n
     unit = mean / np.linalg.norm(mean, axis=1, keepdims=True)
     np.testing.assert_allclose(ours.embed(TEXTS, normalize=True), unit, atol=2e-5)
     assert np.abs(mean - hidden[:, 0].numpy()).max() > 0.1
+
+
+@pytest.fixture
+def sentence_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    model = make_model(layout="bert")
+    save_model(model, tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    write_sentence_files(model.config, tmp_path)
+    return tmp_path
+
+
+def ask_for(folder: Path, pooling: dict[str, object], *modules: str) -> None:
+    """Changes what the files of a folder say."""
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    content = json.loads((folder / "modules.json").read_text())[:2]
+    more: list[dict[str, Any]] = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(modules, 2)
+    ]
+    (folder / "modules.json").write_text(json.dumps(content + more))
+    for module in more:
+        (folder / module["path"]).mkdir()
+        (folder / module["path"] / "config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules"),
+    [
+        ({"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ()),
+        ({"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}, ("Normalize",)),
+        ({"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}, ("Normalize",)),
+    ],
+)
+def test_a_folder_says_how_its_texts_are_embedded(
+    sentence_folder: Path, pooling: dict[str, object], modules: tuple[str, ...]
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    ask_for(sentence_folder, pooling, *modules)
+    wanted = library.SentenceTransformer(str(sentence_folder), device="cpu").encode(LINES[:5])
+    model = unmask.load(sentence_folder)
+    np.testing.assert_allclose(model.embed(LINES[:5]), wanted, atol=2e-5)
+    plain = embed_texts(model.network, model.tokenizer, LINES[:5], EmbedSettings()).vectors
+    assert np.abs(plain - wanted).max() > 0.01
+    np.testing.assert_allclose(model.embed(LINES[:5], pooling="mean", normalize=False), plain, atol=1e-6)
+    (sentence_folder / "modules.json").unlink()
+    np.testing.assert_allclose(model.embed(LINES[:5]), plain, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "message"),
+    [
+        (
+            {"pooling_mode_max_tokens": True},
+            (),
+            r"config\.json: pooling by max is not offered; ask for the mean or the",
+        ),
+        ({"pooling_mode": ["mean", "lasttoken"]}, (), "pooling by mean and lasttoken is not offered"),
+        (
+            {"pooling_mode": "mean"},
+            ("Dense", "Normalize"),
+            r"modules\.json: vectors go through Dense, which is not off",
+        ),
+        ({}, ("Normalize",), None),
+    ],
+)
+def test_pooling_that_is_not_offered(
+    sentence_folder: Path, pooling: dict[str, object], modules: tuple[str, ...], message: str | None
+) -> None:
+    model = unmask.load(sentence_folder)
+    plain = model.embed(LINES[:3])
+    ask_for(sentence_folder, pooling, *modules)
+    if message is None:
+        assert model.embed_settings() == EmbedSettings("mean", True)
+    else:
+        with pytest.raises(ModelError, match=message):
+            model.embed(LINES[:3])
+    assert np.array_equal(model.embed(LINES[:3], pooling="mean", normalize=False), plain)
+    assert model.embed_settings(pooling="first") == EmbedSettings("first", "Normalize" in modules)
+
+
+def test_damaged_files_of_sentences(sentence_folder: Path) -> None:
+    model = unmask.load(sentence_folder)
+    (sentence_folder / "1_Pooling" / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"config\.json: damaged \(no table\); mend it, or ask for"):
+        model.embed(LINES[:1])
+    (sentence_folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json: not readable as JSON .*; mend it"):
+        model.embed(LINES[:1])
+    (sentence_folder / "modules.json").write_text('["Pooling"]')
+    with pytest.raises(ModelError, match=r"modules\.json: damaged .*; mend it or take it away"):
+        model.embed(LINES[:1])
 
 
 def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:

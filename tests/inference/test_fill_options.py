@@ -13,12 +13,13 @@ import torch
 
 import unmask
 from tests.tokens.families import FAMILIES, trained
-from unmask.errors import SettingsError
+from unmask.errors import SettingsError, TokenizerError
 from unmask.inference import batches
 from unmask.inference.fill import FillSettings, fill_texts
 from unmask.inference.word_pieces import WordPieces
 from unmask.inference.words import read_candidates
 from unmask.model.encoder import MaskedLM
+from unmask.tokens.chars import train_chars
 from unmask.tokens.tokenizer import Tokenizer
 
 TEXTS = [
@@ -225,6 +226,15 @@ def test_candidates_are_spelled_as_in_text(family: str) -> None:
     assert len(spelled) == 2, "the same word once"
     for ids in spelled:
         assert any(tuple(inside[n : n + len(ids)]) == ids for n in range(len(inside)))
+
+
+def test_candidates_of_a_vocabulary_without_a_space() -> None:
+    tokenizer = Tokenizer(train_chars(lambda: ["MKLVA", "AVLK"], bare=True))
+    given = read_candidates(tokenizer, ["MK", "A"])
+    spelled = {tuple(map(tokenizer.token, ids)) for words in given.by_length.values() for ids in words.tolist()}
+    assert spelled == {("M", "K"), ("A",)}
+    with pytest.raises(TokenizerError, match="the character 'X' is not in the vocabulary"):
+        read_candidates(tokenizer, ["X"])
 
 
 def test_texts_longer_than_the_model(

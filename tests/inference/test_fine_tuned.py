@@ -1,22 +1,26 @@
-"""A fine-tuned folder is read once, in silence, and does what such a model can do."""
+"""Folders without a head for masked tokens, fine-tuned or bare, do what they can do and nothing else."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import unmask
+from tests.conftest import make_text
 from tests.pretraining.checkpoints import released
 from unmask.errors import ModelError
+from unmask.inference.evaluate import evaluate
 from unmask.inference.model import Model
 from unmask.inference.scorable import as_scorable
+from unmask.inference.score import score
 from unmask.model.encoder import MaskedLM
 from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
 from unmask.tasks.model import load_fine_tuned
@@ -82,6 +86,33 @@ def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer,
     assert as_scorable(before).tokenizer is before.tokenizer
     with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
         before.predict(TEXTS)
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+def test_a_bare_encoder_embeds_and_predicts_no_tokens(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str
+) -> None:
+    whole = released(make_model(layout=layout), tokenizer, tmp_path / "whole")
+    shutil.copytree(whole, tmp_path / "bare")
+    weights = load_file(whole / "model.safetensors")
+    head = ("head.", "decoder.", "cls.predictions.")
+    encoder = {name: weight for name, weight in weights.items() if not name.startswith(head)}
+    assert len(encoder) < len(weights)
+    save_file(encoder, tmp_path / "bare" / "model.safetensors", metadata={"format": "pt"})
+    bare = unmask.load(tmp_path / "bare")
+    assert np.array_equal(bare.embed(TEXTS), unmask.load(whole).embed(TEXTS))
+    (tmp_path / "text.txt").write_text(make_text(9))
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": TEXTS[0], "sentence_bad": TEXTS[1]}))
+    lines: list[Callable[[Model], object]] = [
+        lambda model: model.fill("The [MASK]."),
+        lambda model: model.score(TEXTS),
+        lambda model: evaluate(model, [tmp_path / "text.txt"], pseudo_tokens=0),
+        lambda model: score(model, tmp_path / "pairs.jsonl"),
+    ]
+    for line in lines:
+        with pytest.raises(ModelError, match="bare: a bare encoder without a masked-language-model head, which predi"):
+            line(bare)
+        line(unmask.load(whole))
 
 
 def test_the_precision_is_that_of_the_one_network(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

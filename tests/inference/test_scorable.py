@@ -15,7 +15,8 @@ import unmask
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
-from unmask.inference.scorable import load_scorable
+from unmask.inference.scorable import as_scorable, load_scorable
+from unmask.inference.transformers_model import TransformersNetwork
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokens.tokenizer import Tokenizer
@@ -33,6 +34,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
     ),
     "XLMRoberta": ("ForMaskedLM", SIZES),
+    "FNet": ("ForMaskedLM", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}),  # takes no mask
 }
 
 
@@ -71,6 +73,34 @@ def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokeniz
     assert len({round(float(total), 3) for total in found.totals}) == 3
 
 
+def test_texts_of_a_batch_are_equally_long(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    network = TransformersNetwork(theirs)
+    shapes: list[tuple[int, ...]] = []
+    theirs.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
+    found = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
+    lengths = (found.num_tokens + 2).tolist()
+    assert lengths[0] != lengths[1]
+    assert sorted(shapes) == sorted(zip(found.num_tokens.tolist(), lengths, strict=True)), "a batch a sentence"
+    shapes.clear()
+    network.batch_positions = 40
+    again = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
+    assert len(shapes) > 2
+    assert max(rows * length for rows, length in shapes) < 40 + max(lengths), "no more than was asked for"
+    assert again.totals == pytest.approx(found.totals, rel=1e-5)
+
+
+def test_weights_in_half_precision_are_measured_in_float32(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    theirs.half().save_pretrained(tmp_path)
+    loaded = load_scorable(tmp_path)
+    assert isinstance(loaded.network, TransformersNetwork)
+    assert {parameter.dtype for parameter in loaded.network.model.parameters()} == {torch.float32}
+    found = pseudo_log_likelihoods(loaded.network, tokenizer, SENTENCES).totals
+    expected = pseudo_log_likelihoods(TransformersNetwork(theirs), tokenizer, SENTENCES).totals
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
 def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The same folder through either door: without our weights' name, transformers takes it."""
     model = make_model(layout="bert")
@@ -97,6 +127,8 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
     with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
         load_scorable(tmp_path / "bare")
+    with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
+        as_scorable(unmask.load(tmp_path / "bare"))
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: not JSON"):

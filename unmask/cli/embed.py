@@ -9,7 +9,6 @@ from typing import Any
 
 from unmask.cli.progress import ConsoleReporter
 from unmask.corpus.texts import TextFile
-from unmask.inference.embed import EmbedSettings
 from unmask.inference.embed_file import embed_file
 from unmask.inference.model import Precision, load
 from unmask.inference.vector_files import check_out
@@ -33,18 +32,18 @@ def run_embed(
         model: Its folder, or its name on the hub.
         file: Text lines, a table, or any other kind that is read.
         out: A .npy or .parquet file.
-        settings: Of `EmbedSettings`.
+        settings: Of `Model.embed_settings`.
         columns: Of `TextFile`: `column` and `id_column`.
         precision: As for `load`.
         overwrite: Whether `out` is replaced.
 
     Raises:
-        UnmaskError: As `load`, `TextFile`, `check_out` and `embed_file`.
+        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
         Interrupted: SIGINT or SIGTERM; nothing was written.
     """
-    how = EmbedSettings(**settings)
     check_out(out, overwrite=overwrite)
     loaded = load(model, precision=precision)
+    how = loaded.embed_settings(**settings)
     loaded.network.to(choose_device())
     texts = TextFile(file, **columns)
     keep_freed_memory()
@@ -52,6 +51,8 @@ def run_embed(
     done, begin = 0, time.perf_counter()
     with Interruption(), ConsoleReporter() as reporter:
         reporter.note(texts.describe())
+        taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
+        reporter.note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
 
         def notify(chars: int) -> None:
             nonlocal done
@@ -74,6 +75,8 @@ def run_embed(
     return {
         "out": str(out),
         "dimension": dimension,
+        "pooling": how.pooling,
+        "normalize": how.normalize,
         **asdict(report),
         "skipped": dict(texts.skipped),
         "seconds": seconds,

@@ -2,12 +2,13 @@
 
 OUT/compare.json     what was asked for; a folder with it holds a comparison
     data/            the text, prepared once for all, unless prepared data was given
-    runs/NAME-SEED/  the runs; evaluation.json in each says what it came to, and is written last
+    runs/NAME-SEED/  the runs; evaluation.json in each says what it came to or why it failed, and is written last
     result.json      figures, differences and the verdict
     result.svg       figures with their intervals
 
 Turns go seed by seed, and within a seed each recipe once, beginning with another one each time: so what the machine
-does beside falls on all of them. Stopped at any moment, the same command goes on.
+does beside falls on all of them. Stopped at any moment, the same command goes on, as long as recipes and files are what
+they were. A run that diverges or does not fit into memory has failed, and the others are judged.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.comparing.folder import claim, common_data
-from unmask.comparing.trials import Protocol, measured_run
-from unmask.errors import SettingsError
+from unmask.comparing.inputs import check_pairs_fit, read_inputs
+from unmask.comparing.trials import Protocol, failed_run, measured_run
+from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.evaluation.comparing import Comparison, compare_figures
 from unmask.files import write_atomically
 from unmask.pretraining.reporter import LogReporter, Reporter
@@ -66,35 +68,46 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
 
     Args:
         plan: What is compared.
-        out: Folder of the comparison; one that is there goes on, where it has the same plan (seeds may be more).
+        out: Folder of the comparison; one that is there goes on, where it has the same plan (seeds may be more), and
+            recipes, text, minimal pairs and files of the task are what they were.
         reporter: Told of the progress; None logs.
 
     Returns:
         `figure` (what the verdict is on), `recipes` (name to mean, interval and values), `differences` (first, second,
         mean, interval), `verdict`, `by_figure` (the same for each of `loss`, `bits_per_byte` and, where they are
-        measured, `pairs_error` and `task_error`), `runs`.
+        measured, `pairs_error` and `task_error`), `runs` (by recipe; with `failed`, the reason, in place of figures).
 
     Raises:
-        UnmaskError: The folder holds something else, or as `pretrain` and `evaluate`.
+        UnmaskError: Something cannot be trained or measured as asked, found before the first run; the folder holds
+            something else; every run failed; or as `pretrain` and `evaluate`.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
     root, reporter = Path(out), reporter or LogReporter()
-    asked = {key: value for key, value in asdict(plan).items() if key != "seeds"}
-    claim(root, "compare.json", asked, what="comparison")
-    data = common_data(plan.data, root, reporter)
+    recipes = {name: plan.protocol.request(name, seed=0).load() for name in plan.recipes}
+    content = {
+        "asked": {key: value for key, value in asdict(plan).items() if key != "seeds"},
+        "recipes": {name: recipe.model_dump(mode="json") for name, recipe in recipes.items()},
+        "files": read_inputs(recipes, plan.protocol, plan.data),
+    }
+    claim(root, "compare.json", content, what="comparison")
+    data = common_data(plan.data, root, recipes[plan.recipes[0]], reporter)
+    if data != plan.data:  # it was prepared just now
+        check_pairs_fit(recipes, plan.protocol, data)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in plan.recipes}
     for seed in range(plan.seeds):
         turn = seed % len(plan.recipes)
         for name in (*plan.recipes[turn:], *plan.recipes[:turn]):
             reporter.note(f"{name}, seed {seed}")
             folder = root / "runs" / f"{_label(name)}-{seed}"
-            found[name].append(
-                measured_run(name, plan.protocol, seed=seed, data=data, folder=folder, reporter=reporter)
-            )
+            found[name].append(_measured(name, plan.protocol, seed, data, folder, reporter))
+    measured = [run for runs in found.values() for run in runs if "failed" not in run]
+    if not measured:
+        first = found[plan.recipes[0]][0]["failed"]
+        raise RunError(f"{root}: every run failed, the first because of this: {first}")
     by_figure = {
-        figure: compare_figures({n: [each[figure] for each in runs] for n, runs in found.items()}, what=what)
+        figure: compare_figures({n: [run.get(figure) for run in runs] for n, runs in found.items()}, what=what)
         for figure, what in FIGURES.items()
-        if all(each.get(figure) is not None for runs in found.values() for each in runs)
+        if all(run.get(figure) is not None for run in measured)
     }
     result = {
         "figure": "loss",
@@ -105,6 +118,17 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
     write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES["loss"]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return result
+
+
+def _measured(
+    name: str, protocol: Protocol, seed: int, data: tuple[str, ...], folder: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """What a run came to, or that it failed."""
+    try:
+        return measured_run(name, protocol, seed=seed, data=data, folder=folder, reporter=reporter)
+    except (DivergedError, MemoryFullError) as error:
+        reporter.note(f"{name}, seed {seed} failed: {error} (remove {folder} to try it again)")
+        return failed_run(name, seed, folder, str(error))
 
 
 def _label(name: str) -> str:

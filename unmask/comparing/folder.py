@@ -9,13 +9,13 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock
 
-from unmask.corpus.settings import CorpusSettings
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.pretraining.claim import differences
 from unmask.pretraining.data import is_prepared
 from unmask.pretraining.reporter import Reporter
+from unmask.recipe.recipe import Recipe
 from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
 
 _LOCK = ".lock"
 
@@ -31,11 +31,12 @@ def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> No
     Args:
         root: The folder; made where missing.
         file: Name of the file that says it.
-        content: What it says.
+        content: What it says: `asked` (what the user said), `recipes` (all their settings, by name) and `files` (the
+            hash of each, by path). So a recipe or a text that was edited meanwhile is not the same.
         what: The kind of folder, in words.
 
     Raises:
-        RunError: The folder holds something else.
+        RunError: The folder holds something else; the text names the first thing that is not the same.
     """
     plain = json.loads(json.dumps(content))
     if root.exists() and not root.is_dir():
@@ -43,16 +44,36 @@ def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> No
     root.mkdir(parents=True, exist_ok=True)
     with locked(root):
         if (root / file).is_file():
-            if json.loads((root / file).read_text(encoding="utf-8")) != plain:
-                raise RunError(f"{root} holds a {what} of other recipes, data or budget; give another --out")
+            if (change := _change(json.loads((root / file).read_text(encoding="utf-8")), plain)) is not None:
+                raise RunError(
+                    f"{root} holds a {what} {change}; a {what} goes on as it was begun: change that back, or give "
+                    "another --out"
+                )
             return
         if any(path.name != _LOCK for path in root.iterdir()):
             raise RunError(f"{root} is not empty and holds no {what}; give another --out")
         write_atomically(root / file, json.dumps(plain, indent=1) + "\n")
 
 
-def common_data(paths: tuple[str, ...], root: Path, reporter: Reporter) -> tuple[str, ...]:
+def _change(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first thing that is not as it was, in words; what was asked for comes first, since the rest follows it."""
+    for section in ("asked", "recipes", "files"):
+        for key, old, new in differences(begun.get(section, {}), now[section]):
+            if section == "files":
+                change = "is new" if old is None else "is gone" if new is None else "has changed"
+                return f"that was begun with other files: {key} {change}"
+            return f"with {'recipe ' if section == 'recipes' else ''}{key} = {old!r}, but now it is {new!r}"
+    return None
+
+
+def common_data(paths: tuple[str, ...], root: Path, recipe: Recipe, reporter: Reporter) -> tuple[str, ...]:
     """The prepared data of all runs: as given, or made in the folder once, while other processes wait.
+
+    Args:
+        paths: Of the text, or a prepared folder.
+        root: The folder of the runs.
+        recipe: Says how text is prepared, for all.
+        reporter: Told of the progress.
 
     Raises:
         UnmaskError: As `unmask.tokens.prepare.prepare`.
@@ -63,8 +84,9 @@ def common_data(paths: tuple[str, ...], root: Path, reporter: Reporter) -> tuple
         prepare(
             paths,
             root / "data",
-            corpus=CorpusSettings(),
-            tokenizer=TokenizerSettings(),
+            corpus=recipe.corpus,
+            tokenizer=recipe.tokenizer,
+            annotation=recipe.annotation,
             resume=True,
             notify=reporter.stage,
             note=reporter.note,

@@ -41,7 +41,9 @@ class Range:
 
     def holds(self, value: Any) -> bool:
         """Whether a value is in it."""
-        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.low <= value <= self.high and (not self.whole or float(value).is_integer())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from unmask.inference.score import score
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
+from unmask.pretraining.request import Request
 
 EVALUATION = "evaluation.json"
 _FINETUNE = "finetune."
@@ -79,6 +80,24 @@ class Protocol:
         if self.task is None and self.of_finetuning:
             raise SettingsError(f"--set {self.of_finetuning[0]}: no task is given; name one with --task")
 
+    def request(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> Request:
+        """What is asked of `pretrain` for a run.
+
+        Args:
+            name: Of a recipe or a masking strategy, or a recipe's file.
+            seed: Of the run.
+            overrides: Settings of this run alone, above those of all.
+        """
+        is_strategy = name in STRATEGIES
+        return Request(
+            recipe=self.base if is_strategy else name,
+            strategy=name if is_strategy else None,
+            minutes=self.minutes,
+            steps=self.steps,
+            seed=seed,
+            settings=(*self.of_pretraining, *overrides),
+        )
+
     @property
     def of_finetuning(self) -> tuple[str, ...]:
         """The overrides for the task."""
@@ -113,7 +132,8 @@ def measured_run(
 
     Returns:
         What `evaluate` returns, with `name`, `seed`, `steps` and, where they are measured, `pairs_error` and
-        `task_error` (1 - the task's metric, or the metric itself where less of it is better) with `task_metric`.
+        `task_error` (1 - the task's metric, or the metric itself where less of it is better) with `task_metric`; or
+        what `failed_run` wrote down.
 
     Raises:
         UnmaskError: As `pretrain`, `evaluate`, `score` and `finetune`.
@@ -121,15 +141,16 @@ def measured_run(
     """
     file = folder / EVALUATION
     if not file.is_file():
+        asked = protocol.request(name, seed=seed, overrides=overrides)
         run = pretrain(
             data,
             out=folder,
-            recipe=protocol.base if name in STRATEGIES else name,
-            strategy=name if name in STRATEGIES else None,
-            minutes=protocol.minutes,
-            steps=protocol.steps,
+            recipe=asked.recipe,
+            strategy=asked.strategy,
+            minutes=asked.minutes,
+            steps=asked.steps,
             seed=seed,
-            settings=(*protocol.of_pretraining, *overrides),
+            settings=asked.settings,
             resume=True,
             reporter=reporter,
         )
@@ -142,6 +163,23 @@ def measured_run(
             content |= _task_error(run.folder, protocol, protocol.task, seed)
         write_atomically(file, json.dumps(content, indent=1) + "\n")
     return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def failed_run(name: str, seed: int, folder: Path, reason: str) -> dict[str, Any]:
+    """Writes down that a run has no figures, so that it is not made again. Removing its folder forgets that.
+
+    Args:
+        name, seed: Of the run.
+        folder: Of the run.
+        reason: Why.
+
+    Returns:
+        What `measured_run` returns from then on: `name`, `seed` and `failed` (the reason).
+    """
+    content = {"name": name, "seed": seed, "failed": reason}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / EVALUATION, json.dumps(content, indent=1) + "\n")
+    return content
 
 
 def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int) -> dict[str, Any]:

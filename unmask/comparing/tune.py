@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.comparing.folder import claim, common_data, locked
+from unmask.comparing.inputs import check_pairs_fit, read_inputs
 from unmask.comparing.search import (
     Choice,
     Dimension,
@@ -34,10 +35,9 @@ from unmask.comparing.search import (
 from unmask.comparing.trials import Protocol, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.files import write_atomically
-from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.interrupt import Interrupted
 from unmask.pretraining.reporter import LogReporter, Reporter
-from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
+from unmask.recipe.recipe import Recipe
 from unmask.report.search import search_plot
 
 if TYPE_CHECKING:
@@ -81,50 +81,43 @@ class TunePlan:
             SettingsError: As `load_recipe`.
         """
         overrides = [as_override(key, value) for key, value in (values or {}).items()]
-        protocol, strategy = self.protocol, self.recipe if self.recipe in STRATEGIES else None
-        options = {
-            "training.minutes": protocol.minutes,
-            "training.steps": protocol.steps,
-            "training.seed": self.seed,
-            "masking.strategy": strategy,
-        }
-        source = (protocol.base or DEFAULT) if strategy else self.recipe
-        return load_recipe(source, options=options, overrides=(*protocol.of_pretraining, *overrides))
+        return self.protocol.request(self.recipe, seed=self.seed, overrides=overrides).load()
 
 
 def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -> dict[str, Any]:
     """Makes trials until there are as many as asked for, and writes the best recipe.
 
-    The first trial has the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or does
-    not fit into memory counts as made; one that was interrupted is made again.
+    The search begins with the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or
+    does not fit into memory counts as made; one that was interrupted is made again.
 
     Args:
         plan: What is searched.
-        out: Folder of the search; one that is there goes on, where it has the same plan (trials may be more).
+        out: Folder of the search; one that is there goes on, where it has the same plan (trials may be more), and
+            recipe, text, minimal pairs and files of the task are what they were.
         reporter: Told of the progress; None logs.
 
     Returns:
-        `best` (number, loss, parameters, recipe: the file), `first` (the same of the recipe's own numbers, None where
-        that trial failed), `trials` (number, state, loss, parameters), `verdict`.
+        `best` (number, loss, parameters, recipe: the file), `own` (number, loss, parameters of the trial that has the
+        recipe's own numbers; None where some of these lie outside of what is searched, or that trial failed), `trials`
+        (number, state, loss, parameters), `verdict`.
 
     Raises:
-        UnmaskError: The folder holds something else, no trial succeeded, Optuna is missing, or as `measured_run`.
+        UnmaskError: Something cannot be trained or measured as asked, found before the first trial; the folder holds
+            something else, no trial succeeded, Optuna is missing, or as `measured_run`.
         Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
     """
     recipe = plan.load()
     dimensions = tuple(read_dimension(text) for text in plan.search) or usual_dimensions(recipe)
-    for dimension in dimensions:
-        _check(plan, dimension)
     _check_optuna()
     import optuna
 
     root, reporter = Path(out), reporter or LogReporter()
-    asked = {key: value for key, value in asdict(plan).items() if key != "trials"}
-    claim(root, "tune.json", asked, what="search")
-    data = common_data(plan.data, root, reporter)
+    data = _begin(plan, root, recipe, dimensions, reporter)
     study = _study(root)
-    own = {d.key: value for d in dimensions if d.holds(value := own_value(recipe, d.key))}
-    study.enqueue_trial(own, skip_if_exists=True)
+    own = {dimension.key: own_value(recipe, dimension.key) for dimension in dimensions}
+    outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
+    if within := {key: value for key, value in own.items() if key not in outside}:
+        study.enqueue_trial(within, skip_if_exists=True)
 
     def objective(trial: optuna.Trial) -> float:
         values = {dimension.key: _suggest(trial, dimension) for dimension in dimensions}
@@ -143,7 +136,7 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
         except (DivergedError, MemoryFullError) as error:
             reporter.note(f"trial {trial.number}: {error}")
             raise optuna.TrialPruned from error
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):  # the latter while a model is measured
             study.enqueue_trial(trial.params)
             raise
         reporter.note(f"trial {trial.number}: loss {measured['loss']:.4f}")
@@ -153,18 +146,39 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
     if len(study.get_trials(deepcopy=False, states=made)) < plan.trials:
         enough = optuna.study.MaxTrialsCallback(plan.trials, states=made)
         study.optimize(objective, callbacks=[enough, lambda study, _: _keep_best(study, root)])
-    return _result(study, plan, root)
+    return _result(study, plan, root, own=own, outside=outside)
 
 
-def _check(plan: TunePlan, dimension: Dimension) -> None:
-    """Finds out before any run that a key does not exist, or that an end of its range is not allowed."""
+def _begin(
+    plan: TunePlan, root: Path, recipe: Recipe, dimensions: Sequence[Dimension], reporter: Reporter
+) -> tuple[str, ...]:
+    """Finds out before any trial what cannot be, claims the folder, and prepares the text."""
+    recipes = {plan.recipe: recipe} | dict(end for dimension in dimensions for end in _ends(plan, dimension))
+    content = {
+        "asked": {key: value for key, value in asdict(plan).items() if key != "trials"},
+        "recipes": {plan.recipe: recipe.model_dump(mode="json")},
+        "files": read_inputs(recipes, plan.protocol, plan.data),
+    }
+    claim(root, "tune.json", content, what="search")
+    data = common_data(plan.data, root, recipe, reporter)
+    if data != plan.data:  # it was prepared just now
+        check_pairs_fit(recipes, plan.protocol, data)
+    return data
+
+
+def _ends(plan: TunePlan, dimension: Dimension) -> Iterator[tuple[str, Recipe]]:
+    """The recipe with either end of a range or each value of a choice, by a name for it.
+
+    Raises:
+        SettingsError: There is no such key, or a value is not allowed.
+    """
     if dimension.key.split(".")[0] not in _SEARCHED:
         raise SettingsError(
             f"--search {dimension.key}: only {', '.join(_SEARCHED)} are searched; other sections change the text or "
             "what is measured"
         )
     for end in dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high):
-        plan.load({dimension.key: end})
+        yield f"{plan.recipe} with {as_override(dimension.key, end)}", plan.load({dimension.key: end})
 
 
 def _check_optuna() -> None:
@@ -217,19 +231,31 @@ def _loss(trial: optuna.trial.FrozenTrial) -> float:
     return trial.value
 
 
-def _result(study: optuna.Study, plan: TunePlan, root: Path) -> dict[str, Any]:
+def _result(
+    study: optuna.Study, plan: TunePlan, root: Path, *, own: dict[str, Any], outside: list[str]
+) -> dict[str, Any]:
+    """Writes the best recipe and what all trials came to.
+
+    Args:
+        study: With all trials.
+        plan: What was searched.
+        root: Folder of the search.
+        own: The recipe's own numbers.
+        outside: Keys of those that do not lie in what is searched.
+    """
     trials = [_plain(trial) for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     succeeded = [trial for trial in trials if trial["loss"] is not None]
     if not succeeded:
         raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
     best = min(succeeded, key=lambda trial: trial["loss"])
     file = root / BEST
-    first = next((trial for trial in succeeded if trial["number"] == 0), None)
+    # Found by what it was made with: a trial that was interrupted is made again under another number.
+    baseline = next((trial for trial in succeeded if trial["parameters"] == own), None) if not outside else None
     result = {
         "best": {**best, "recipe": str(file)},
-        "first": first,
+        "own": baseline,
         "trials": trials,
-        "verdict": _verdict(best, first, len(succeeded)),
+        "verdict": _verdict(best, baseline, len(succeeded), outside),
     }
     with locked(root):  # processes that share a search may end it at the same time
         write_atomically(file, plan.load(best["parameters"]).to_toml())
@@ -242,9 +268,13 @@ def _plain(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     return {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
 
 
-def _verdict(best: dict[str, Any], first: dict[str, Any] | None, count: int) -> str:
+def _verdict(best: dict[str, Any], baseline: dict[str, Any] | None, count: int, outside: list[str]) -> str:
     """One seed, and the best of many: the figure flatters, and the text says so."""
     found = f"trial {best['number']} has the lowest loss of {count}: {best['loss']:.4f}"
-    if first is not None:
-        found += f", against {first['loss']:.4f} of the recipe's own numbers"
+    if baseline is not None:
+        found += f", against {baseline['loss']:.4f} of the recipe's own numbers"
+    elif outside:
+        found += f" (the recipe's own {', '.join(outside)} is not in what is searched, so there is no baseline)"
+    else:
+        found += " (no trial of the recipe's own numbers succeeded, so there is no baseline)"
     return f"{found}; it is the best of one seed each: compare it with the recipe over seeds before trusting it"

@@ -3,10 +3,14 @@
 Runs with the same seed share the order of the data, so their difference varies less than they do: differences are taken
 seed by seed, and their mean has an interval by Student's t. Where more than two recipes are compared, the intervals of
 the differences are widened, so that all of them hold together in 95 of 100 cases (Bonferroni's correction).
+
+A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says how
+many are missing: what is left may be the luckier part of a recipe that often fails.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,8 +26,8 @@ class Estimate:
 
     Attributes:
         mean: The mean.
-        interval: That holds the true mean in 95 of 100 cases; None with one seed.
-        values: Of each seed.
+        interval: That holds the true mean in 95 of 100 cases; None with one seed, or where all have the same figure.
+        values: Of each seed that has one.
     """
 
     mean: float
@@ -52,6 +56,12 @@ class Difference:
             return None
         return self.first if interval[1] < 0.0 else self.second
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is the same for several seeds, and not 0: what figures that come in steps may be by accident."""
+        values = self.estimate.values
+        return len(values) > 1 and self.estimate.interval is None and not math.isclose(values[0], 0.0, abs_tol=1e-9)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -62,27 +72,39 @@ class Comparison:
     verdict: str
 
 
-def compare_figures(figures: Mapping[str, Sequence[float]], *, what: str = "loss") -> Comparison:
+def compare_figures(figures: Mapping[str, Sequence[float | None]], *, what: str = "loss") -> Comparison:
     """Compares recipes by a figure of which less is better.
 
     Args:
-        figures: Of each recipe, one a seed, in the same order of seeds.
+        figures: Of each recipe, one a seed, in the same order of seeds; None where the run failed.
         what: What the figure is called.
 
+    Returns:
+        What is known: recipes with a figure at the least, and differences of pairs with a seed in common.
+
     Raises:
-        SettingsError: There are fewer than two recipes, or they have not equally many seeds.
+        SettingsError: There are fewer than two recipes, they have not equally many seeds, or no figure at all.
     """
     counts = {len(values) for values in figures.values()}
-    if len(figures) < 2 or len(counts) != 1 or counts == {0}:
+    known = {name: [value for value in values if value is not None] for name, values in figures.items()}
+    if len(figures) < 2 or len(counts) != 1 or not any(known.values()):
         raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
-    pairs = list(combinations(figures, 2))
-    level = 1.0 - (1.0 - CONFIDENCE) / len(pairs)
-    recipes = {name: _estimate(values, CONFIDENCE) for name, values in figures.items()}
-    differences = tuple(
-        Difference(a, b, _estimate([x - y for x, y in zip(figures[a], figures[b], strict=True)], level))
-        for a, b in pairs
-    )
-    return Comparison(recipes, differences, _verdict(recipes, differences, what=what, seeds=counts.pop()))
+    seeds = counts.pop()
+    apart = {(a, b): _differences(figures[a], figures[b]) for a, b in combinations(figures, 2)}
+    apart = {pair: values for pair, values in apart.items() if values}
+    level = 1.0 - (1.0 - CONFIDENCE) / max(1, len(apart))
+    recipes = {name: _estimate(values, CONFIDENCE) for name, values in known.items() if values}
+    differences = tuple(Difference(a, b, _estimate(values, level)) for (a, b), values in apart.items())
+    verdict = _verdict(recipes, differences, what=what, seeds=seeds)
+    failed = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
+    lost = "".join(f"; {count} of {seeds} runs of {name} failed" for name, count in failed.items())
+    return Comparison(recipes, differences, verdict + lost)
+
+
+def _differences(first: Sequence[float | None], second: Sequence[float | None]) -> list[float]:
+    """Of the seeds for which both have a figure."""
+    pairs = zip(first, second, strict=True)
+    return [one - other for one, other in pairs if one is not None and other is not None]
 
 
 def _estimate(values: Sequence[float], confidence: float) -> Estimate:
@@ -91,11 +113,15 @@ def _estimate(values: Sequence[float], confidence: float) -> Estimate:
 
 def _verdict(recipes: Mapping[str, Estimate], differences: Sequence[Difference], *, what: str, seeds: int) -> str:
     best = min(recipes, key=lambda name: recipes[name].mean)
-    if seeds < 2:
+    if not differences:
+        return f"no difference shown: no two recipes have a {what} of the same seed ({best} has the lowest {what})"
+    if max(len(difference.estimate.values) for difference in differences) < 2:
         return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
     shown = [difference for difference in differences if difference.better is not None]
     if not shown:
-        return f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean)"
+        found = f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean)"
+        steady = any(difference.is_steady for difference in differences)
+        return f"{found}; the same difference for every seed says nothing of chance" if steady else found
     sentences = []
     for difference in shown:
         worse = difference.second if difference.better == difference.first else difference.first

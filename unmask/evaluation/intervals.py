@@ -9,6 +9,7 @@ from statistics import NormalDist, fmean, stdev
 import numpy as np
 
 CONFIDENCE = 0.95
+_ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
 
 
 def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -29,11 +30,15 @@ def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tup
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The interval of the mean of some independent values by Student's t; None where there are fewer than two.
+    """The interval of the mean of some independent values by Student's t; None where they tell nothing of chance.
+
+    That is so of a single value, and of values that are all equal, up to rounding. Shares of n items come in steps of
+    1/n, so a few of them are equal by accident; what they really vary by is somewhere below a step, and not 0.
+    Student's t is for values without steps, and an interval without width would show any difference, however small.
 
     Source: Student 1908 (The probable error of a mean).
     """
-    if len(values) < 2:
+    if len(values) < 2 or max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
         return None
     half = student_quantile(0.5 + confidence / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return fmean(values) - half, fmean(values) + half

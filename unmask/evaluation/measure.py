@@ -100,17 +100,20 @@ def measure_words(measured: Measured, passages: Sequence[Passage], rate: float) 
     """Bits per byte: hides words of the raw text, all pieces of a word together, and predicts them.
 
     The same words are hidden for every model, and their negative log-likelihood is divided by the UTF-8 bytes of just
-    these words. So models with different tokenizers compare. What it still leaks, and where it is not fair:
+    these words. So models with different tokenizers compare. A token is hidden where it shows anything of a hidden
+    word. Few tokens stand on several words (see `unmask.evaluation.text_words`). Of the loss of such a token the share
+    counts that its bytes in hidden words have; so over all choices of words each token is paid for once, as each byte
+    is. What it still leaks, and where it is not fair:
 
     - A model sees how many pieces each hidden word has, and so learns something of its length and its rarity. A
       tokenizer with more pieces a word tells more, one by characters tells the word's exact length.
     - Pieces of a word are predicted independently of each other, which costs models with many pieces more.
     - Where a tokenizer changes the text (lower case, accents), it predicts less than the bytes say.
     - Texts with more positions than the model takes are cut, and a model with longer texts sees more context.
+    - A token that reaches beyond a hidden word hides some characters more, which other models see.
 
     What a vocabulary cannot say (an unknown token, a character that is dropped) costs 8 bits a byte, as if it were
-    spelled out. Where a token reaches from a hidden word into the next one (scripts without spaces), its whole loss is
-    counted, so the figure is too high there, never too low.
+    spelled out.
 
     Args:
         measured: The model.
@@ -122,19 +125,20 @@ def measure_words(measured: Measured, passages: Sequence[Passage], rate: float) 
     """
     bits = Ratio()
 
-    def items() -> Iterator[tuple[Question, int]]:
+    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.float64]]]]:
         for passage in passages:
             draws = uniform(passage.key, len(passage.word_bytes), SEED, _WORDS)
-            said = np.bincount(passage.words[passage.words >= 0], minlength=len(draws)) > 0
+            said = np.bincount(passage.standing.word, minlength=len(draws)) > 0
             for mask in range(measured.masks):
                 chosen = hidden(draws, rate, mask, measured.masks)
-                pieces = (passage.words >= 0) & np.append(chosen, False)[passage.words]
-                spelled = passage.unknown_bytes[pieces].sum() + passage.word_bytes[chosen & ~said].sum()
+                share = passage.standing.share_in(chosen, len(passage.input_ids))
+                spelled = (passage.unknown_bytes * share).sum() + passage.word_bytes[chosen & ~said].sum()
                 bits.add(passage.document, float(spelled) * _SPELLED / math.log(2.0), passage.word_bytes[chosen].sum())
-                yield from ((question, passage.document) for question, _ in _questions(measured, passage, pieces))
+                asked = _questions(measured, passage, share > 0.0)
+                yield from ((question, (passage.document, share[at])) for question, at in asked)
 
-    for document, answer in _asked(measured.network, items()):
-        bits.add(document, float(answer.losses.sum()) / math.log(2.0), 0.0)
+    for (document, share), answer in _asked(measured.network, items()):
+        bits.add(document, float((answer.losses * share).sum()) / math.log(2.0), 0.0)
     return bits
 
 

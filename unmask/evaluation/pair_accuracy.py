@@ -55,7 +55,8 @@ def score_pairs(
 ) -> PairResult:
     """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
 
-    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum.
+    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum. Sentences
+    of the same tokens tie.
 
     Args:
         network, tokenizer, form, notify: As for `pseudo_log_likelihoods`.
@@ -66,16 +67,34 @@ def score_pairs(
 
     Source: Salazar et al. 2020, section 4.2.
     """
-    longest = network.longest - len(tokenizer.special.around)
-    sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-    for number, encoded in enumerate(tokenizer.encode_corpus(sentences)):
-        if not 0 < len(encoded.input_ids) <= longest:
+    check_lengths(pairs, tokenizer, longest=network.longest)
+    totals = pseudo_log_likelihoods(network, tokenizer, _sentences(pairs), form=form, notify=notify).totals
+    return tally(pairs, totals[0::2] - totals[1::2])
+
+
+def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
+    """Makes sure that a model takes all sentences.
+
+    Args:
+        pairs: Any number.
+        tokenizer: Of the model.
+        longest: Positions that the model takes, special tokens included.
+
+    Raises:
+        SettingsError: A sentence has no tokens, or more; with file and line.
+    """
+    room = longest - len(tokenizer.special.around)
+    for number, encoded in enumerate(tokenizer.encode_corpus(_sentences(pairs))):
+        if not 0 < len(encoded.input_ids) <= room:
             raise SettingsError(
                 f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "
-                f"{longest} beside the special tokens; leave the pair out"
+                f"{room} beside the special tokens; leave the pair out"
             )
-    totals = pseudo_log_likelihoods(network, tokenizer, sentences, form=form, notify=notify).totals
-    return tally(pairs, totals[0::2] - totals[1::2])
+
+
+def _sentences(pairs: Sequence[Pair]) -> list[str]:
+    """The right one and the wrong one of each pair in turn."""
+    return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
 
 
 def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.documents import TextPiece
-from unmask.evaluation.text_words import owner_of, text_key, uniform, word_spans
+from unmask.evaluation.text_words import Standing, standing_of, text_key, touched, uniform, word_spans
 from unmask.hashing import GOLDEN, mix
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -39,9 +39,8 @@ class Passage:
         key: A hash of the text, or of the tokens where there is no text.
         input_ids: [S], int32: without special tokens.
         word_starts: [S], bool: the tokenizer's words.
-        words: [S], int64: which of the text's words each token stands on; -1: none.
+        standing: On which of the text's words the tokens stand.
         word_bytes: [num_words], int64: UTF-8 bytes of those words.
-        crossing: [S], bool: tokens that reach into the next word as well.
         unknown_bytes: [S], int64: bytes of the text that an unknown token stands for, 0 at others and where there is no
             text.
         pos: [S], int64: number of each token's part of speech, counted from 1; 0: none.
@@ -51,9 +50,8 @@ class Passage:
     key: int
     input_ids: NDArray[np.int32]
     word_starts: NDArray[np.bool_]
-    words: NDArray[np.int64]
+    standing: Standing
     word_bytes: NDArray[np.int64]
-    crossing: NDArray[np.bool_]
     unknown_bytes: NDArray[np.int64]
     pos: NDArray[np.int64]
 
@@ -106,7 +104,7 @@ def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[s
         token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
         ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
         begin, end, num_bytes = word_spans(block.text)
-        words, crossing = owner_of(token_begin, token_end, begin, end)
+        on_words = _with_marks(token_begin, token_end, begin, end, starts)
         unknown = np.zeros(len(ids), dtype=np.int64)
         for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
             unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
@@ -115,20 +113,26 @@ def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[s
             text_key(block.text),
             ids,
             starts,
-            _with_marks(words, starts),
+            standing_of(block.text, *on_words, begin, end),
             num_bytes,
-            crossing,
             unknown,
             _parts_of_speech(block, token_begin, token_end, labels),
         )
 
 
-def _with_marks(words: NDArray[np.int64], starts: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """A lone mark of a space, on no character of a word, goes with the word that it begins."""
-    words = words.copy()
-    mark = (words[:-1] < 0) & starts[:-1] & ~starts[1:]
-    words[:-1][mark] = words[1:][mark]
-    return words
+def _with_marks(
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The characters of the tokens; a lone mark of a space, on no word, has those of the token that it begins."""
+    first, stop = touched(token_begin, token_end, begin, end)
+    mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
+    token_begin, token_end = token_begin.copy(), token_end.copy()
+    token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
+    return token_begin, token_end
 
 
 def _parts_of_speech(
@@ -142,7 +146,8 @@ def _parts_of_speech(
             labels.append(span.label)
     begin, end = (np.array([getattr(span, side) for span in spans], dtype=np.int64) for side in ("begin", "end"))
     number = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
-    return number[owner_of(token_begin, token_end, begin, end)[0] + 1]
+    first, stop = touched(token_begin, token_end, begin, end)
+    return number[np.where(first < stop, first + 1, 0)]
 
 
 def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, max_tokens: int) -> Iterator[Passage]:
@@ -176,15 +181,14 @@ def _of_tokens(
 ) -> Passage:
     words = np.maximum(np.cumsum(word_starts) - 1, 0)
     num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
-    nothing = np.zeros(len(input_ids), dtype=np.int64)
+    token = np.flatnonzero(num_bytes[words] > 0)
     return Passage(
         document,
         key,
         input_ids,
         word_starts,
-        np.where(num_bytes[words] > 0, words, -1),
+        Standing(token, words[token], np.ones(len(token))),
         num_bytes,
-        nothing.astype(bool),
-        nothing,
+        np.zeros(len(input_ids), dtype=np.int64),
         pos.astype(np.int64),
     )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
 from unmask.evaluation.questions import Answer, Network, Question, ask
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokens.tokenizer import Encoded, Tokenizer
 
 Form = Literal["plain", "word_l2r"]
 _TOLD = 256  # tokens between two tellings of the progress
@@ -65,8 +65,9 @@ def pseudo_log_likelihoods(
 ) -> Likelihoods:
     """Scores sentences, each by itself.
 
-    Every token of the text is predicted once, an unknown token too; special tokens are not. A sentence that stands
-    there several times is scored once, so that equal sentences have equal scores, to the last bit.
+    Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
+    tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
+    unknown words) has equal scores, to the last bit.
 
     Args:
         network: The model.
@@ -81,22 +82,27 @@ def pseudo_log_likelihoods(
     """
     if isinstance(sentences, str):
         raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
-    known: dict[str, int] = {}
-    which = np.array([known.setdefault(sentence, len(known)) for sentence in sentences], dtype=np.int64)
-    distinct = list(known)
-    encoded = tokenizer.encode_corpus(distinct)
+    encoded = tokenizer.encode_corpus(sentences)
     lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
-    _check(distinct, lengths, sentences, longest=network.longest - len(tokenizer.special.around))
+    _check(sentences, lengths, longest=network.longest - len(tokenizer.special.around))
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    which = np.array([numbers.setdefault(_asked(tokens, form), len(numbers)) for tokens in encoded], dtype=np.int64)
+    first = np.unique(which, return_index=True)[1]  # of those that ask for the same
 
     def questions() -> Iterator[Question]:
-        for tokens in encoded:
-            yield from one_by_one(tokens.input_ids, tokens.word_starts, tokenizer, form=form)
+        for number in first.tolist():
+            yield from one_by_one(encoded[number].input_ids, encoded[number].word_starts, tokenizer, form=form)
 
-    answers = _told(ask(network, questions()), int(lengths.sum()), notify)
+    answers = _told(ask(network, questions()), int(lengths[first].sum()), notify)
     losses = np.array([answer.losses[0] for answer in answers])
-    owner = np.repeat(np.arange(len(distinct)), lengths)
-    totals = -np.bincount(owner, weights=losses, minlength=len(distinct)).astype(np.float64)
-    return Likelihoods(totals[which], lengths[which])
+    owner = np.repeat(np.arange(len(first)), lengths[first])
+    totals = -np.bincount(owner, weights=losses, minlength=len(first)).astype(np.float64)
+    return Likelihoods(totals[which], lengths)
+
+
+def _asked(tokens: Encoded, form: Form) -> tuple[bytes, bytes]:
+    """All that the questions of a sentence depend on; where words begin says what `word_l2r` hides."""
+    return tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes()
 
 
 def _told(answers: Iterable[Answer], total: int, notify: Callable[[int, int], None] | None) -> Iterator[Answer]:
@@ -145,15 +151,14 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
     return np.concatenate([before, input_ids, behind]).astype(np.int64)
 
 
-def _check(distinct: list[str], lengths: NDArray[np.int64], sentences: Sequence[str], *, longest: int) -> None:
+def _check(sentences: Sequence[str], lengths: NDArray[np.int64], *, longest: int) -> None:
     wrong = (lengths == 0) | (lengths > longest)
     if not wrong.any():
         return
     first = int(np.flatnonzero(wrong)[0])
-    number = sentences.index(distinct[first]) + 1
     if lengths[first] == 0:
-        raise SettingsError(f"sentence {number} ({distinct[first]!r}) is empty; leave it out")
+        raise SettingsError(f"sentence {first + 1} ({sentences[first]!r}) is empty; leave it out")
     raise SettingsError(
-        f"sentence {number} has {lengths[first]} tokens, but the model takes {longest} beside the special tokens; "
-        f"split it: {distinct[first][:60]!r}..."
+        f"sentence {first + 1} has {lengths[first]} tokens, but the model takes {longest} beside the special tokens; "
+        f"split it: {sentences[first][:60]!r}..."
     )

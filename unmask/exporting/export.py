@@ -112,6 +112,8 @@ def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile
         if int8:
             small = write_int8(file)
             check = int8_follows_ours(subject, small, kind)
+            if check.largest_difference is None:
+                raise ModelError(f"{check.detail}; nothing was written")
             if not check.passed:
                 log.warning("%s; use the graph in float32 instead", check.detail)
             graphs[small.name] = _graph_file(subject, small, kind, check.largest_difference)

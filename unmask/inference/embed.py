@@ -27,7 +27,7 @@ PART_TEXTS = 8192  # tokenized and packed at once
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How embeddings are made.
+    """How embeddings are made. `Model.embed_settings` takes from the model's folder what nobody asked for.
 
     Attributes:
         pooling: `mean` of all tokens' hidden states, special tokens included, which is what sentence-transformers

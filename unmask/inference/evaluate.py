@@ -60,7 +60,7 @@ def evaluate(
         and all of them in `by_rate`; `pseudo_perplexity`, `pseudo_log_loss`, `pseudo_log_loss_stderr`,
         `pseudo_tokens`; `tokens`, `documents`, `masks`, `length`; `words` (`text`, or `tokenizer` where data is
         prepared, in which case bits per byte compare between models with the same tokenizer only) and
-        `crossing_tokens` (share of the tokens that reach from one word into the next).
+        `crossing_tokens` (share of the tokens that stand on several words of the text).
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
@@ -85,7 +85,7 @@ def evaluate(
         "masks": masks,
         "length": size,
         "words": text.words,
-        "crossing_tokens": sum(int(passage.crossing.sum()) for passage in text.passages) / text.tokens,
+        "crossing_tokens": sum(passage.standing.num_crossing for passage in text.passages) / text.tokens,
     }
 
 

@@ -18,9 +18,10 @@ from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
 from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
-from unmask.model.folder import load_model
+from unmask.model.folder import has_prediction_head, load_model
 from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import runs_in_transformers
+from unmask.model.sentence_files import read_normalize, read_pooling
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -41,15 +42,24 @@ class Model:
         folder: Where it was loaded from.
         tokenizer: Its tokenizer.
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
+        has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
+            encoder it is untrained.
     """
 
     def __init__(
-        self, folder: Path, network: MaskedLM | None, tokenizer: Tokenizer, fine_tuned: TaskModel | None = None
+        self,
+        folder: Path,
+        network: MaskedLM | None,
+        tokenizer: Tokenizer,
+        fine_tuned: TaskModel | None = None,
+        *,
+        has_head: bool = True,
     ) -> None:
         self.folder = folder
         self._network = None if network is None else network.eval()
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
+        self.has_head = has_head
 
     @property
     def network(self) -> MaskedLM:
@@ -102,7 +112,7 @@ class Model:
             top_k, joint, candidates, max_pieces: See `unmask.inference.fill.FillSettings`.
 
         Raises:
-            ModelError: The model is fine-tuned, and so has no head for masked tokens any more.
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
             SettingsError: As `unmask.inference.fill.fill_texts`.
         """
         self.check_head()
@@ -115,27 +125,49 @@ class Model:
         self,
         texts: Sequence[str],
         *,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         long_texts: LongTexts = "error",
     ) -> NDArray[np.float32]:
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
         Args:
             texts: Any number of them.
-            pooling, normalize, long_texts: See `unmask.inference.embed.EmbedSettings`.
+            pooling, normalize, long_texts: See `embed_settings`.
 
         Raises:
+            ModelError: As `embed_settings`; or transformers runs the model.
             SettingsError: Something is no text, or longer than the model where that is an error.
         """
-        settings = EmbedSettings(pooling, normalize, long_texts)
+        settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         return embed_texts(self.network, self.tokenizer, texts, settings).vectors
+
+    def embed_settings(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+    ) -> EmbedSettings:
+        """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
+
+        Args:
+            pooling, normalize: See `unmask.inference.embed.EmbedSettings`; None takes what the folder says. Without
+                its files that is the mean, not divided by its length.
+            long_texts: See there.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered, and none is asked for here; or a file is
+                damaged.
+            SettingsError: Something is asked for that there is not.
+        """
+        return EmbedSettings(
+            read_pooling(self.folder) if pooling is None else pooling,
+            read_normalize(self.folder) if normalize is None else normalize,
+            long_texts,
+        )
 
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.
 
         Raises:
-            ModelError: The model is fine-tuned, and so has no head for masked tokens any more.
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
             SettingsError: A sentence is empty or longer than the model, or the form is none.
         """
         self.check_head()
@@ -157,17 +189,22 @@ class Model:
         """Makes sure that the model predicts tokens.
 
         Raises:
-            ModelError: It is fine-tuned for a task, and was saved with that task's head alone.
+            ModelError: It is fine-tuned for a task, and was saved with that task's head alone; or it is a bare encoder.
         """
         if self.fine_tuned is not None:
             raise ModelError(
                 f"{self.folder}: fine-tuned ({self.fine_tuned.info.kind}), so it predicts no tokens any more; use "
                 "predict or embed, or give the model that it was made from"
             )
+        if not self.has_head:
+            raise ModelError(
+                f"{self.folder}: a bare encoder without a masked-language-model head, which predicts no tokens; "
+                "pretrain it first (--from), use embed, or give another model"
+            )
 
 
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
-    """Loads a model that unmask or transformers wrote.
+    """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
 
     Args:
         folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
@@ -198,7 +235,7 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
         )
     network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
-    return Model(path, network, tokenizer, fine_tuned)
+    return Model(path, network, tokenizer, fine_tuned, has_head=has_prediction_head(path, network.config.layout))
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:

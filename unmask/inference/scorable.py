@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
-
 from unmask.errors import ModelError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.questions import Network
@@ -36,7 +34,7 @@ def as_scorable(model: Model | Scorable) -> Scorable:
     """A loaded model in the form in which models are measured.
 
     Raises:
-        ModelError: It is fine-tuned, and so predicts no tokens any more.
+        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder.
     """
     if isinstance(model, Scorable):
         return model
@@ -63,13 +61,7 @@ def load_scorable(folder: str | Path) -> Scorable:
         from unmask.inference.transformers_model import load_with_transformers
 
         return load_with_transformers(path, kind)
-    model = load(path)
-    if not _has_head(path, _kind(path)):
-        raise ModelError(
-            f"{path}: a bare encoder without a masked-language-model head, which predicts no tokens; pretrain it "
-            "first, or give another model"
-        )
-    return as_scorable(model)
+    return as_scorable(load(path))
 
 
 def _kind(folder: Path) -> str | None:
@@ -78,10 +70,3 @@ def _kind(folder: Path) -> str | None:
     except ValueError as error:
         raise ModelError(f"{folder / CONFIG}: not JSON ({error})") from error
     return content.get("model_type") if isinstance(content, dict) else None
-
-
-def _has_head(folder: Path, kind: str | None) -> bool:
-    names = LAYOUTS[kind].names  # type: ignore[index]
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        stored = set(names.canonical(dict.fromkeys(file.keys())))  # type: ignore[arg-type]
-    return all(name in stored for name in names.theirs("head.bias"))

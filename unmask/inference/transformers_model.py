@@ -1,11 +1,15 @@
 """Masked language models of layouts that are not ours, run by transformers.
 
-They take no rows that several texts share, and make logits at every position; so batches are small and padded.
+They take no rows that several texts share, and make logits at every position; so batches are small. Texts of a batch
+are equally long: some models (FNet, those with convolutions) take no attention mask or let padding through it, and what
+stands beside a text must not change what is said of it.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +29,30 @@ _OLDER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.mo
 
 
 class TransformersNetwork:
-    """A model of `AutoModelForMaskedLM`."""
+    """A model of `AutoModelForMaskedLM`, in float32 whatever type its weights were stored in."""
 
-    def __init__(self, model: Any, *, pad_id: int) -> None:
-        self.model = model.eval()
-        self.pad_id = pad_id
+    def __init__(self, model: Any) -> None:
+        self.model = model.float().eval()
         self.longest = longest_of(model)
         self.batch_positions = max(1, min(MOST_POSITIONS, _LOGITS // int(model.config.vocab_size)))
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answers questions, those that follow each other with the same length in one pass."""
+        together = groupby(questions, key=lambda question: len(question.input_ids))
+        return [answer for _, group in together for answer in self._answer(list(group))]
 
     @torch.no_grad()
-    def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions in one pass, a row each."""
-        lengths = np.array([len(question.input_ids) for question in questions])
-        input_ids = np.full((len(questions), int(lengths.max())), self.pad_id, dtype=np.int64)
-        for row, question in zip(input_ids, questions, strict=True):
-            row[: len(question.input_ids)] = question.input_ids
-        attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    def _answer(self, questions: list[Question]) -> list[Answer]:
+        """Answers questions of one length, a row each."""
+        input_ids = np.stack([question.input_ids for question in questions])
         row_of = np.repeat(np.arange(len(questions)), [len(question.places) for question in questions])
         positions = row_of * input_ids.shape[1] + np.concatenate([question.places for question in questions])
         targets = np.concatenate([question.targets for question in questions])
         device = self.model.device
-        ids, mask, at, right = (
-            torch.from_numpy(array).to(device) for array in (input_ids, attention_mask, positions, targets)
-        )
-        logits_TV = self.model(input_ids=ids, attention_mask=mask).logits.flatten(0, 1)
+        ids, at, right = (torch.from_numpy(array).to(device) for array in (input_ids, positions, targets))
+        mask = {"attention_mask": torch.ones_like(ids)} if self._takes_mask else {}
+        logits_TV = self.model(input_ids=ids, **mask).logits.flatten(0, 1)
         size = chunk_of(logits_TV.shape[1])
         parts = [
             judge(logits_TV.index_select(0, part), right_part)
@@ -59,7 +63,7 @@ class TransformersNetwork:
 
 
 def load_with_transformers(folder: Path, kind: str | None) -> Scorable:
-    """Loads a model that transformers knows, without running code from the folder.
+    """Loads a model that transformers knows, in float32, without running code from the folder.
 
     Args:
         folder: With a config.json.
@@ -87,7 +91,7 @@ def load_with_transformers(folder: Path, kind: str | None) -> Scorable:
         raise ModelError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.config.vocab_size}"
         )
-    return Scorable(folder, TransformersNetwork(model, pad_id=tokenizer.special.pad), tokenizer)
+    return Scorable(folder, TransformersNetwork(model), tokenizer)
 
 
 def _tokenizer(folder: Path, transformers: Any) -> Tokenizer:

@@ -71,8 +71,8 @@ class ParquetFile:
         if self._writer is None:
             self._kind = type(ids[0])
             self._writer = pq.ParquetWriter(self._path, self._schema())
-        if odd := next((id_ for id_ in ids if type(id_) is not self._kind), None):
-            raise CorpusError(f"the id {odd!r} is {type(odd).__name__}, but the first was {self._kind.__name__}")
+        if odd := [id_ for id_ in ids if type(id_) is not self._kind]:
+            raise CorpusError(f"the id {odd[0]!r} is {type(odd[0]).__name__}, but the first was {self._kind.__name__}")
         values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
         columns = [ids, pa.FixedSizeListArray.from_arrays(values, self._dimension)]
         self._writer.write_table(pa.Table.from_arrays(list(map(_as_array, columns)), schema=self._schema()))

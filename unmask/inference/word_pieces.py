@@ -42,7 +42,7 @@ class WordPieces:
             return cls(torch.from_numpy(ids), torch.from_numpy(ids[:0]), torch.from_numpy(ids[:0]))
         letter = ids[is_letters][0]
         goes_on = ~tokenizer.starts(np.stack([np.full_like(ids, letter), ids], axis=1))[:, 1]
-        begins = np.ones_like(goes_on) if _spells_spaces(tokenizer) else ~goes_on
+        begins = np.ones_like(goes_on) if spells_spaces(tokenizer) else ~goes_on
         opening = begins.copy()
         if (goes_on & is_letters).any():
             further = ids[goes_on & is_letters][0]
@@ -50,6 +50,6 @@ class WordPieces:
         return cls(*(torch.from_numpy(ids[chosen]) for chosen in (begins, opening, goes_on)))
 
 
-def _spells_spaces(tokenizer: Tokenizer) -> bool:
+def spells_spaces(tokenizer: Tokenizer) -> bool:
     """Whether spaces are tokens of their own, so that nothing marks where a word begins."""
     return tokenizer.word_starts.spelling.family == "plain"

@@ -21,7 +21,7 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.inference.filled import Word
 from unmask.inference.predict import Query, likeliest
-from unmask.inference.word_pieces import WordPieces
+from unmask.inference.word_pieces import WordPieces, spells_spaces
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -67,7 +67,12 @@ def read_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> GivenWor
 
 
 def _as_in_text(tokenizer: Tokenizer, word: str) -> str:
-    """With a space before it, where tokens carry the space before a word."""
+    """With a space before it, where tokens carry the space before a word.
+
+    Where spaces are tokens of their own, they are no part of a word; and the vocabulary (of proteins) may have none.
+    """
+    if spells_spaces(tokenizer):
+        return word
     ids = tokenizer.encode_corpus([" " + word])[0].input_ids
     return " " + word if len(ids) and tokenizer.space_before(int(ids[0])) else word
 

@@ -32,7 +32,7 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
         return wanted
     kept = load_recipe(str(folder.recipe), complete=False)
     if wanted is not None and wanted != kept:
-        key, old, new = next(_differences(kept.model_dump(), wanted.model_dump()))
+        key, old, new = next(differences(kept.model_dump(), wanted.model_dump()))
         raise RunError(
             f"{folder.root}: the run has {key} = {old!r}, but {new!r} is asked for; a run goes on with its own "
             "settings: leave them away, or start anew with --overwrite"
@@ -40,11 +40,12 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
     return kept
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """In what two tables differ: the key, with those of the tables around it, and what stands there in each."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differences(before, after, f"{prefix}{key}.")
+            yield from differences(before, after, f"{prefix}{key}.")
         elif before != after:
             yield f"{prefix}{key}", before, after
 

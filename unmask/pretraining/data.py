@@ -94,7 +94,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     """
     if is_prepared(paths):
         data = open_prepared(Path(paths[0]))
-        _check_settings(data, recipe)
+        check_preparation(data.root, data.manifest, recipe)
         check_annotations(recipe, data.manifest)
     else:
         check_annotations(recipe, None)
@@ -184,8 +184,18 @@ def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
     return settings == preparation_settings(paths, recipe.corpus, recipe.tokenizer, recipe.annotation)
 
 
-def _check_settings(data: PreparedData, recipe: Recipe) -> None:
-    made = data.manifest.settings
+def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
+    """Makes sure that data was prepared as a recipe asks, where it asks for something.
+
+    Args:
+        root: The data folder.
+        manifest: Its ledger.
+        recipe: Settings of corpus, tokenizer and annotation; those that stand at their defaults ask for nothing.
+
+    Raises:
+        DataError: It was prepared with other settings.
+    """
+    made = manifest.settings
     for name, asked, default in (
         ("corpus", recipe.corpus.plain(), CorpusSettings().plain()),
         ("tokenizer", recipe.tokenizer.model_dump(mode="json"), TokenizerSettings().model_dump(mode="json")),
@@ -193,7 +203,7 @@ def _check_settings(data: PreparedData, recipe: Recipe) -> None:
     ):
         if asked != default and asked != made.get(name):
             raise DataError(
-                f"{data.root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
+                f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"
             )
 

@@ -43,8 +43,18 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     model: ModelName,
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
     out: Annotated[Path, typer.Option(help="A .npy file, or .parquet, which holds the texts' ids.")] = ...,  # type: ignore[assignment]
-    pooling: Annotated[Pooling, typer.Option(help="Mean of a text's tokens, or its first token.")] = Pooling.mean,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Divide each vector by its length.")] = False,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(help="Mean of a text's tokens, or its first token. [default: what the model's folder says]"),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Divide each vector by its length. [default: what the model's folder says]",
+            show_default=False,
+        ),
+    ] = None,
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
     ] = LongTexts.error,
@@ -66,7 +76,11 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
         model,
         file,
         out,
-        settings={"pooling": pooling.value, "normalize": normalize, "long_texts": long_texts.value},
+        settings={
+            "pooling": None if pooling is None else pooling.value,
+            "normalize": normalize,
+            "long_texts": long_texts.value,
+        },
         columns={"column": column, "id_column": id_column},
         precision=precision.value,
         overwrite=overwrite,

@@ -1,0 +1,147 @@
+"""What many runs depend on: read, checked and hashed before the first of them is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from unmask.comparing.trials import Protocol, TaskFiles
+from unmask.corpus.sources import STDIN, find_sources
+from unmask.errors import SettingsError
+from unmask.evaluation.minimal_pairs import read_pairs
+from unmask.evaluation.pair_accuracy import check_lengths
+from unmask.files import file_sha256
+from unmask.finetuning.labels import check_unseen, class_weights, task_info
+from unmask.finetuning.metrics import needs_packages, selecting_metric
+from unmask.finetuning.reading import read_labelled
+from unmask.finetuning.settings import FinetuneSettings
+from unmask.lexicon.lexicon import load_lexicon
+from unmask.model.task_folder import TaskKind
+from unmask.pretraining.data import check_annotations, check_preparation, is_prepared
+from unmask.pretraining.labels import check_labels
+from unmask.pretraining.lexicon import named_lexicon
+from unmask.recipe.overrides import apply_override, set_value
+from unmask.recipe.recipe import Recipe
+from unmask.settings import validated
+from unmask.tokens.manifest import load_manifest
+from unmask.tokens.tokenizer import load_tokenizer
+
+_OF_TEXT = ("corpus", "tokenizer", "annotation")  # sections that say how text is prepared
+
+
+def read_inputs(recipes: Mapping[str, Recipe], protocol: Protocol, data: Sequence[str]) -> dict[str, str]:
+    """Reads all files that the runs will read, and finds out what does not fit.
+
+    Args:
+        recipes: All that runs are made of, by name.
+        protocol: Names minimal pairs and the files of a task.
+        data: Files, folders or patterns of text, or one prepared folder.
+
+    Returns:
+        A hash of the content by path: of text or prepared data, lexicons, minimal pairs and labelled files.
+
+    Raises:
+        UnmaskError: A file is missing or cannot be used; a recipe needs of the text what it does not have; or, of raw
+            text, recipes prepare it differently.
+    """
+    found = {**_text(recipes, data), **_lexicons(recipes), **_pairs(protocol), **_task(protocol)}
+    if is_prepared(data):
+        check_pairs_fit(recipes, protocol, data)
+    return found
+
+
+def check_pairs_fit(recipes: Mapping[str, Recipe], protocol: Protocol, data: Sequence[str]) -> None:
+    """Makes sure that every model takes the minimal pairs. Of raw text that is known once it is prepared.
+
+    Args:
+        recipes: By name.
+        protocol: Names the pairs, or none.
+        data: A prepared folder, whose tokenizer tells their lengths.
+
+    Raises:
+        SettingsError: A sentence is too long; with file and line.
+    """
+    if protocol.pairs is None:
+        return
+    lengths = (
+        recipe.model.max_position_embeddings or recipe.training.sequence_length
+        for recipe in recipes.values()
+        if recipe.start is None  # a checkpoint has its own tokenizer
+    )
+    if (longest := min(lengths, default=None)) is not None:
+        check_lengths(read_pairs(Path(protocol.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=longest)
+
+
+def _text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
+    manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
+    for recipe in recipes.values():
+        check_annotations(recipe, manifest)
+        check_labels(recipe, manifest)
+        if manifest is not None:
+            check_preparation(Path(data[0]), manifest, recipe)
+    if manifest is not None:
+        return {data[0]: manifest.fingerprint}
+    first = _alike(recipes)
+    paths = [path for path in (*data, *first.corpus.validation) if path != STDIN]  # what came there is kept
+    sources = find_sources(paths, announce=False) if paths else []
+    return {str(source.path): file_sha256(source.path) for source in sources}
+
+
+def _alike(recipes: Mapping[str, Recipe]) -> Recipe:
+    """The first of the recipes, which all prepare text as it does."""
+    (first_name, first), *others = recipes.items()
+    for name, recipe in others:
+        for section in _OF_TEXT:
+            if getattr(recipe, section) != getattr(first, section):
+                raise SettingsError(
+                    f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
+                    f"their tokens; set it for all with --set {section}.KEY=VALUE, or compare other recipes"
+                )
+    return first
+
+
+def _lexicons(recipes: Mapping[str, Recipe]) -> dict[str, str]:
+    paths = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
+    return {str(path): load_lexicon(path).fingerprint for path in sorted(paths)}
+
+
+def _pairs(protocol: Protocol) -> dict[str, str]:
+    if protocol.pairs is None:
+        return {}
+    pairs = [[pair.good, pair.bad, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(protocol.pairs))]
+    return {protocol.pairs: hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+
+
+def _task(protocol: Protocol) -> dict[str, str]:
+    if protocol.task is None:
+        return {}
+    _check_task(protocol.task, protocol.of_finetuning)
+    return {path: file_sha256(Path(path)) for path in (protocol.task.train, protocol.task.validation)}
+
+
+def _check_task(task: TaskFiles, overrides: Sequence[str]) -> None:
+    """Reads the files as fine-tuning will."""
+    if task.kind not in get_args(TaskKind):
+        raise SettingsError(f"unknown task {task.kind!r}; known are {', '.join(get_args(TaskKind))}")
+    kind: TaskKind = task.kind  # type: ignore[assignment]  # just compared
+    needs_packages()
+    settings = _finetune_settings(overrides)
+    train = read_labelled(Path(task.train), kind, settings.columns)
+    info = task_info(train, kind, settings)
+    selecting_metric(info, settings.metric)
+    class_weights(train, info, settings.class_weights)
+    check_unseen(read_labelled(Path(task.validation), kind, train.columns or settings.columns), info, train.path)
+
+
+def _finetune_settings(overrides: Sequence[str]) -> FinetuneSettings:
+    values: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(values, override)
+    section = values.get("finetune", {})
+    for name, value in section.get("columns", {}).items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            set_value(section, f"columns.{name}", str(value))  # a column's number
+    return validated(FinetuneSettings, section, where="finetune")

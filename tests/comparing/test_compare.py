@@ -208,6 +208,8 @@ def test_plans_that_cannot_be() -> None:
         ({"minutes": 1.0}, "give either minutes or steps for each run"),
         ({"steps": None}, "give either minutes or steps for each run"),
         ({"seeds": 0}, "seeds: a number from 1 on, not 0"),
+        ({"settings": ("training.seed=3",)}, "--set training.seed=3: runs differ by their seeds"),
+        ({"recipes": ("tiny", "bert-base"), "base": "tiny"}, "--base is the recipe under masking strategies, and none"),
     ):
         with pytest.raises(SettingsError, match=message):
             plan(here, **changes)

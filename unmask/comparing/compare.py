@@ -24,6 +24,7 @@ from unmask.comparing.trials import Protocol, failed_run, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.evaluation.comparing import Comparison, compare_figures
 from unmask.files import write_atomically
+from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.report.comparison import comparison_plot
 
@@ -59,6 +60,8 @@ class Plan:
             raise SettingsError(
                 "recipes are told apart by the names of their files; rename one of those that are alike"
             )
+        if self.protocol.base is not None and not set(self.recipes) & set(STRATEGIES):
+            raise SettingsError("--base is the recipe under masking strategies, and none is compared; leave it out")
         if self.seeds < 1:
             raise SettingsError(f"seeds: a number from 1 on, not {self.seeds}")
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
 
 from unmask.comparing.trials import Protocol, TaskFiles
 from unmask.corpus.sources import STDIN, find_sources
@@ -14,18 +13,14 @@ from unmask.errors import SettingsError
 from unmask.evaluation.minimal_pairs import read_pairs
 from unmask.evaluation.pair_accuracy import check_lengths
 from unmask.files import file_sha256
-from unmask.finetuning.labels import check_unseen, class_weights, task_info
+from unmask.finetuning.files import kind_of, read_files, settings_of
+from unmask.finetuning.labels import class_weights
 from unmask.finetuning.metrics import needs_packages, selecting_metric
-from unmask.finetuning.reading import read_labelled
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.lexicon.lexicon import load_lexicon
-from unmask.model.task_folder import TaskKind
 from unmask.pretraining.data import check_annotations, check_preparation, is_prepared
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.lexicon import named_lexicon
-from unmask.recipe.overrides import apply_override, set_value
 from unmask.recipe.recipe import Recipe
-from unmask.settings import validated
 from unmask.tokens.manifest import load_manifest
 from unmask.tokens.tokenizer import load_tokenizer
 
@@ -124,24 +119,9 @@ def _task(protocol: Protocol) -> dict[str, str]:
 
 def _check_task(task: TaskFiles, overrides: Sequence[str]) -> None:
     """Reads the files as fine-tuning will."""
-    if task.kind not in get_args(TaskKind):
-        raise SettingsError(f"unknown task {task.kind!r}; known are {', '.join(get_args(TaskKind))}")
-    kind: TaskKind = task.kind  # type: ignore[assignment]  # just compared
+    kind, settings = kind_of(task.kind), settings_of(overrides)
     needs_packages()
-    settings = _finetune_settings(overrides)
-    train = read_labelled(Path(task.train), kind, settings.columns)
-    info = task_info(train, kind, settings)
+    paths = {"train": Path(task.train), "validation": Path(task.validation)}
+    files, info = read_files(kind, paths, settings, lambda remark: None)  # every run says it
     selecting_metric(info, settings.metric)
-    class_weights(train, info, settings.class_weights)
-    check_unseen(read_labelled(Path(task.validation), kind, train.columns or settings.columns), info, train.path)
-
-
-def _finetune_settings(overrides: Sequence[str]) -> FinetuneSettings:
-    values: dict[str, Any] = {}
-    for override in overrides:
-        apply_override(values, override)
-    section = values.get("finetune", {})
-    for name, value in section.get("columns", {}).items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            set_value(section, f"columns.{name}", str(value))  # a column's number
-    return validated(FinetuneSettings, section, where="finetune")
+    class_weights(files.train, info, settings.class_weights)

@@ -22,7 +22,7 @@ from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
 
 EVALUATION = "evaluation.json"
-_FINETUNE = "finetune."
+_FINETUNE, _SEED = "finetune.", "training.seed="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +74,14 @@ class Protocol:
     settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises: SettingsError: The budget is missing or given twice, or there is no task to fine-tune for."""
+        """Raises: SettingsError: The budget is missing or given twice, there is no task to fine-tune for, or all seeds
+        would be the same."""
         if (self.minutes is None) == (self.steps is None):
             raise SettingsError("give either minutes or steps for each run")
         if self.task is None and self.of_finetuning:
             raise SettingsError(f"--set {self.of_finetuning[0]}: no task is given; name one with --task")
+        if seed := next((setting for setting in self.settings if setting.startswith(_SEED)), None):
+            raise SettingsError(f"--set {seed}: runs differ by their seeds, which are 0, 1, ...; leave it out")
 
     def request(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> Request:
         """What is asked of `pretrain` for a run.

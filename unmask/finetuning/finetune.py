@@ -6,25 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from unmask.errors import SettingsError, UnmaskError
+from unmask.errors import UnmaskError
 from unmask.files import file_sha256
+from unmask.finetuning.files import kind_of, read_files, settings_of
 from unmask.finetuning.folder import ResultFolder
 from unmask.finetuning.forecast import forecast
-from unmask.finetuning.labels import check_unseen, task_info
 from unmask.finetuning.metrics import needs_packages
-from unmask.finetuning.reading import read_labelled
 from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
-from unmask.finetuning.runs import Files, Runs
+from unmask.finetuning.runs import Runs
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.start import load_pretrained, pooling_for
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
-from unmask.model.task_folder import TaskInfo, TaskKind
 from unmask.recipe.checkpoint import checkpoint_sha256
-from unmask.recipe.overrides import apply_override, set_value
-from unmask.settings import validated
 from unmask.tasks.model import TaskModel, load_fine_tuned
 from unmask.tokens.tokenizer import load_tokenizer
 
@@ -80,7 +76,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
     reporter = reporter or FinetuneLog()
-    chosen = _settings(settings)
+    chosen = settings_of(settings)
     paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
@@ -117,7 +113,7 @@ def forecast_finetune(
         UnmaskError: As `finetune`.
     """
     paths = _paths(train, validation, test)
-    return forecast(_opened(find_model(model), task, paths, _settings(settings), reporter or FinetuneLog()))
+    return forecast(_opened(find_model(model), task, paths, settings_of(settings), reporter or FinetuneLog()))
 
 
 def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:
@@ -129,43 +125,10 @@ def _opened(
     source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
 ) -> Runs:
     """Model and files, read and found to fit each other."""
-    if task not in get_args(TaskKind):
-        raise SettingsError(f"unknown task {task!r}; known are {', '.join(get_args(TaskKind))}")
-    kind: TaskKind = task  # type: ignore[assignment]  # just compared
+    kind = kind_of(task)
     needs_packages()
     tokenizer = load_tokenizer(source)
     pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
     pooling = pooling_for(pretrained, kind, settings.pooling)
-    files, info = _read(kind, paths, settings, reporter)
+    files, info = read_files(kind, paths, settings, reporter.note)
     return Runs(pretrained, tokenizer, files, replace(info, pooling=pooling), settings, reporter)
-
-
-def _settings(overrides: Sequence[str]) -> FinetuneSettings:
-    values: dict[str, Any] = {}
-    for override in overrides:
-        apply_override(values, override)
-    if strangers := sorted(set(values) - {"finetune"}):
-        raise SettingsError(
-            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"
-        )
-    for name, value in values.get("finetune", {}).get("columns", {}).items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
-    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
-
-
-def _read(
-    kind: TaskKind, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
-) -> tuple[Files, TaskInfo]:
-    train = read_labelled(paths["train"], kind, settings.columns)
-    if train.columns is not None:
-        found = {name: column for name, column in vars(train.columns).items() if column is not None}
-        reporter.note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
-    info = task_info(train, kind, settings)
-    others = {}
-    for name in ("validation", "test"):
-        if name in paths:
-            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
-            if remark := check_unseen(others[name], info, train.path):
-                reporter.note(remark)
-    return Files(train, others["validation"], others.get("test")), info

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from unmask.files import write_atomically
+from unmask.finetuning.files import Files
 from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
 from unmask.finetuning.folder import FinishedRun, ResultFolder
 from unmask.finetuning.labels import class_weights, mean_and_deviation
@@ -31,15 +32,6 @@ from unmask.tasks.task import Task, task_of
 from unmask.tasks.text import NumberTask
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.hardware import choose_device
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that were given, read."""
-
-    train: Labelled
-    validation: Labelled
-    test: Labelled | None
 
 
 class Runs:

@@ -140,6 +140,8 @@ def test_sequences(tmp_path: Path, shared_data: Path) -> None:
         ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2 has no text", "rows without text"),
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "column 'text' of row 2 is int, not a text", "rows without text"),
         ("a.csv", 'text,label\nx,1\n"y"z,1\n', "a.csv: line 3", "rows that are not CSV"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "a\\ud83d"}\n', r"row 2 has U\+D83D in", "lines that are not UTF-8 text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "a\\u0000"}\n', r"row 2 has U\+0000 in", "lines that are not UTF-8 text"),
         ("a.csv", "text,label\nx,1\ny,z,1\n", "line 3 has 3 cells where the table has 2", "rows with too many cells"),
     ],
 )
@@ -180,6 +182,47 @@ def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
     assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
     assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
     assert corpus.skipped["duplicates"] == 2
+
+
+def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_path: Path) -> None:
+    rows = [f"{number} " + "word and again " * 400 for number in range(20)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in [*rows, *rows, "short"]))
+    cleaning = CleaningSettings(duplicates="drop", min_chars=1000, white_space="collapse")
+    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(cleaning=cleaning))
+    marked = list(corpus.pieces())
+    assert corpus.plan.holdout_unit == "part"
+    assert corpus.skipped == {"duplicates": 20, "documents that are too short": 1}
+    assert {p.document for p, _ in marked} == set(range(20)), "numbers without gaps"
+    assert len(marked) > 20
+    assert {held for _, held in marked} == {False, True}
+    assert "".join(p.text for p, _ in marked if p.document == 3) == rows[3].strip()
+
+
+def test_files_that_are_held_out_are_not_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n")
+    settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
+    corpus = Corpus([tmp_path], settings)
+    assert [p.text for p, held in corpus.pieces() if not held] == SENTENCES
+    assert corpus.overlap == 0
+    assert "held out, so not trained on: 1 of the files that were given" in caplog.text
+    with pytest.raises(CorpusError, match=r"corpus.validation holds all files out; give others to train on"):
+        Corpus([tmp_path / "held.txt"], settings)
+
+
+def test_the_caches_of_a_saved_dataset_are_no_corpus(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"text": SENTENCES}).save_to_disk(tmp_path / "set")
+    loaded = datasets.load_from_disk(tmp_path / "set")
+    loaded.map(lambda row: {"text": row["text"].upper()}, cache_file_name=str(tmp_path / "set" / "cache-0.arrow"))
+    assert len(list((tmp_path / "set").glob("*.arrow"))) == 2
+    assert texts(tmp_path / "set") == SENTENCES
+    next(iter((tmp_path / "set").glob("data-*.arrow"))).unlink()
+    with pytest.raises(CorpusError, match=r"no such file, but .*state.json names it; save the dataset again"):
+        texts(tmp_path / "set")
+    (tmp_path / "set" / "state.json").write_text("{}")
+    with pytest.raises(CorpusError, match=r"state.json: not as datasets writes it"):
+        texts(tmp_path / "set")
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import make_text
 from unmask.corpus.corpus import Corpus
-from unmask.corpus.settings import CorpusSettings
+from unmask.corpus.settings import CleaningSettings, CorpusSettings
 from unmask.corpus.survey import Plan
 from unmask.errors import CorpusError
 
@@ -33,6 +33,22 @@ def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) 
     plan = plan_corpus([write(tmp_path / "a.txt", text)], CorpusSettings())
     assert plan.unit == unit
     assert plan.reason in plan.describe()
+
+
+def test_only_the_beginning_tells_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.txt", "a line of text\n" * 3000 + "\n" + "another line of text\n" * 3000)
+    assert plan_corpus([path], CorpusSettings()).unit == "block"
+    monkeypatch.setattr("unmask.corpus.survey.LOOK_CHARS", 100)
+    assert plan_corpus([path], CorpusSettings(holdout_from="end")).unit == "line"
+
+
+def test_texts_that_cleaning_changes_are_held_out_all_the_same(tmp_path: Path) -> None:
+    """What is held out is told by the cleaned text, in the plan too."""
+    for number in range(20):
+        path = write(tmp_path / f"{number}.txt", f"  some   words {number}  \n" * 200)
+        cleaning = CleaningSettings(white_space="collapse")
+        corpus = Corpus([path], CorpusSettings(documents="file", cleaning=cleaning))
+        assert {held for _, held in corpus.pieces()} == {False, True}
 
 
 def test_trailing_empty_lines_do_not_make_blocks(tmp_path: Path) -> None:

@@ -362,6 +362,18 @@ def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path)
         unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=SMALL, vocab_size=999)
 
 
+def test_the_same_tokenizer_by_another_path(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(data_folder / "tokenizer")
+    monkeypatch.chdir(tmp_path)
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL, tokenizer="link")
+    other = json.loads((data_folder / "tokenizer" / "tokenizer.json").read_text())
+    other["normalizer"] = None
+    shutil.copytree(data_folder / "tokenizer", tmp_path / "other")
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(other))
+    with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
+        unmask.pretrain([data_folder], out=tmp_path / "b", steps=1, settings=SMALL, tokenizer="other")
+
+
 def test_text_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join("MKV" * 80 + "ACDEFGHIKLMNPQ"[i % 14] * 9 for i in range(300)))
     with pytest.raises(DataError, match="tokens are unknown to the tokenizer: it does not fit this text"):

@@ -44,6 +44,14 @@ def test_settings_are_reached_by_their_dotted_keys() -> None:
     assert recipe.checkpoint.every_steps == 20
 
 
+def test_the_order_of_settings_does_not_matter() -> None:
+    settings = ["training.schedule.warmup=0.1", "training.schedule.kind=cosine", "training.optimizer.kind=muon"]
+    settings += ["masking.rate=0.2", "masking.strategy=span", "tokenizer.kind=bpe"]
+    schedule = load_recipe("tiny", overrides=settings).training.schedule
+    assert (schedule.kind, schedule.warmup) == ("cosine", 0.1)  # type: ignore[union-attr]
+    assert load_recipe("tiny", overrides=settings) == load_recipe("tiny", overrides=settings[::-1])
+
+
 def test_a_schedule_of_the_rate() -> None:
     recipe = load_recipe(overrides=('masking.rate={kind="linear", start=0.4, end=0.1}',))
     assert recipe.masking.rate == LinearRate(kind="linear", start=0.4, end=0.1)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +80,15 @@ def test_budgets() -> None:
     assert Budget(seconds=60).progress(Spent(10**9, 10**9, 30)) == 0.5
     assert Budget(seconds=60).progress(Spent(0, 0, 90)) == 1.0
     assert Budget(tokens=1000).progress(Spent(10**9, 250, 1e9)) == 0.25
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 100}, {"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])
+def test_no_step_has_rate_0(make_model: MakeModel, stream: RowStream, masker: Masker, budget: dict[str, Any]) -> None:
+    settings = settings_of(**{"steps": None, **budget}, schedule={"kind": "linear", "warmup": 0.1})
+    clock = itertools.count(step=0.1)
+    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: next(clock)))
+    assert reports
+    assert all(report.learning_rate > 0.0 for report in reports)
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

@@ -8,30 +8,52 @@ import sqlite3
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unmask.corpus.documents import TextPiece
-from unmask.corpus.settings import CleaningSettings
+from unmask.corpus.documents import Fields, TextPiece, cut_pieces, read_documents
+from unmask.corpus.reading import BadInput
+from unmask.corpus.settings import CleaningSettings, DocumentUnit
+from unmask.corpus.sources import Source
 
 _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
 
 
+def read_cleaned(
+    sources: Sequence[Source],
+    bad: BadInput,
+    settings: CleaningSettings,
+    skipped: Counter[str],
+    *,
+    unit: DocumentUnit,
+    piece_chars: int,
+    fields: Fields | None = None,
+) -> Iterator[TextPiece]:
+    """Documents as the settings leave them: cleaned as a whole, and then cut into pieces.
+
+    Args:
+        sources, bad, unit, piece_chars, fields: As for `read_documents`.
+        settings, skipped: As for `clean`.
+    """
+    if settings == CleaningSettings():
+        return read_documents(sources, bad, unit=unit, piece_chars=piece_chars, fields=fields)
+    return cut_pieces(clean(read_documents(sources, bad, unit=unit, fields=fields), settings, skipped), piece_chars)
+
+
 def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Counter[str]) -> Iterator[TextPiece]:
     """Changes texts and leaves documents out.
 
-    Duplicates are looked for among documents that come in one piece; of a longer one, every piece is kept.
+    Duplicates are looked for among documents that come in one piece; of a longer one, every piece is kept. Documents
+    that are left have numbers without gaps.
 
     Args:
         pieces: The corpus.
         settings: What is asked for.
         skipped: Counts what is left out.
     """
-    if settings == CleaningSettings():
-        yield from pieces
-        return
+    left_out = 0
     with _SeenTexts() as seen:
         for piece in pieces:
             text = clean_text(piece.text, settings)
@@ -43,7 +65,9 @@ def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Coun
             elif whole and settings.duplicates == "drop" and seen.add(text):
                 skipped["duplicates"] += 1
             else:
-                yield replace(piece, text=text)
+                yield replace(piece, text=text, document=piece.document - left_out)
+                continue
+            left_out += whole
 
 
 def clean_text(text: str, settings: CleaningSettings) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from unmask.corpus.cleaning import clean
-from unmask.corpus.documents import Fields, TextPiece, read_documents
+from unmask.corpus.cleaning import read_cleaned
+from unmask.corpus.documents import Fields, TextPiece
 from unmask.corpus.labelled import with_labels
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings
@@ -18,6 +19,8 @@ from unmask.corpus.sources import Source, find_sources
 from unmask.corpus.survey import plan_corpus
 from unmask.corpus.tables import with_columns
 from unmask.errors import CorpusError, SettingsError
+
+log = logging.getLogger(__name__)
 
 
 class Corpus:
@@ -59,8 +62,8 @@ class Corpus:
         self.settings = settings
         self.fields = fields
         bad = BadInput(skip=settings.bad_input == "skip")
-        found = find_sources(paths)
         held = find_sources(settings.validation) if settings.validation else []
+        found = _without(find_sources(paths), held)
         if settings.label is not None:
             labelled = with_labels([*found, *held], settings.label, bad, text=settings.column)
             found, held = labelled[: len(found)], labelled[len(found) :]
@@ -133,14 +136,31 @@ class Corpus:
 
     def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
         bad = BadInput(skip=self.settings.bad_input == "skip")
-        plan = self.plan
-        pieces = read_documents(sources, bad, unit=plan.unit, piece_chars=plan.piece_chars, fields=self.fields)
-        yield from clean(pieces, self.settings.cleaning, self.skipped)
+        yield from read_cleaned(
+            sources,
+            bad,
+            self.settings.cleaning,
+            self.skipped,
+            unit=self.plan.unit,
+            piece_chars=self.plan.piece_chars,
+            fields=self.fields,
+        )
         self.skipped += bad.counts  # leaves out what was not met
 
     def all_sources(self) -> list[Source]:
         """Training and held-out files."""
         return list(chain(self.sources, self.validation_sources))
+
+
+def _without(sources: Sequence[Source], held: Sequence[Source]) -> list[Source]:
+    """The files that are not held out, where some of those lie in a folder that was given for training."""
+    kept = {source.path.resolve() for source in held}
+    left = [source for source in sources if source.path.resolve() not in kept]
+    if not left:
+        raise CorpusError("corpus.validation holds all files out; give others to train on")
+    if len(left) < len(sources):
+        log.warning("held out, so not trained on: %d of the files that were given", len(sources) - len(left))
+    return left
 
 
 _PLAIN = (".txt", ".fasta", ".fa")

@@ -147,6 +147,17 @@ def split_lines(
         yield from cutter.finish()
 
 
+def cut_pieces(pieces: Iterable[TextPiece], piece_chars: int) -> Iterator[TextPiece]:
+    """Cuts pieces that are longer than that, behind white space."""
+    for piece in pieces:
+        begin = 0
+        while len(piece.text) - begin > piece_chars:
+            end = _cut_behind_space(piece.text, begin, begin + piece_chars)
+            yield piece.part(begin, end)
+            begin = end
+        yield piece.part(begin, len(piece.text)) if begin else piece
+
+
 def read_documents(
     sources: Iterable[Source],
     bad: BadInput,

@@ -11,6 +11,7 @@ from unmask.errors import CorpusError
 
 # Bytes that are not UTF-8 arrive as lone surrogates where they are not an error at once.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
+BROKEN_LINES = "lines that are not UTF-8 text"
 
 
 class LinePart(NamedTuple):
@@ -63,6 +64,12 @@ class BadInput:
 
     def is_broken(self, text: str) -> bool:
         """Whether a text holds bytes that were not UTF-8, or NULs; they are counted."""
-        broken = self.skip and _BROKEN.search(text) is not None
-        self.counts["lines that are not UTF-8 text"] += broken
+        broken = self.skip and broken_character(text) is not None
+        self.counts[BROKEN_LINES] += broken
         return broken
+
+
+def broken_character(text: str) -> str | None:
+    """What a text holds that is no character: a NUL, or half of a pair of surrogates, which JSON can spell."""
+    found = _BROKEN.search(text)
+    return None if found is None else f"U+{ord(found.group()):04X}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import logging
 import os
 import shutil
@@ -100,7 +101,7 @@ def _in_folder(folder: Path, announce: bool) -> list[Source]:
             raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
         return _in_folder(folder / "train", announce)
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
-        return [Source(file, "arrow") for file in sorted(folder.glob("*.arrow"))]
+        return [Source(file, "arrow") for file in _saved_files(folder)]
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if bare_suffix(path) in SUFFIXES]
     if announce and len(files) < len(inside):
@@ -111,6 +112,18 @@ def _in_folder(folder: Path, announce: bool) -> list[Source]:
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
     return [Source(file, _kind_of(file)) for file in files]
+
+
+def _saved_files(folder: Path) -> list[Path]:
+    """The files of a dataset that was saved; beside them may lie what `datasets` keeps of changed copies of it."""
+    try:
+        content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        files = [folder / file["filename"] for file in content["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error
+    if missing := [file for file in files if not file.is_file()]:
+        raise CorpusError(f"{missing[0]}: no such file, but {folder / 'state.json'} names it; save the dataset again")
+    return files
 
 
 def _kind_of(path: Path) -> Kind:

@@ -6,12 +6,14 @@ It reads until it has seen enough, never the whole of a large corpus.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_documents, read_parts
+from unmask.corpus.cleaning import read_cleaned
+from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_parts
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import CorpusSettings, DocumentUnit
 from unmask.corpus.sources import Source
@@ -90,7 +92,7 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
     reason = ", ".join(reasons)
 
     def pieces(piece_chars: int) -> Iterator[TextPiece]:
-        found = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
+        found = read_cleaned(sources, bad, settings.cleaning, Counter(), unit=unit, piece_chars=piece_chars)
         return _beginning(found)
 
     if not hold_out:
@@ -131,14 +133,14 @@ def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit
     for source in sources:
         lines_before, empty = lines, 0
         for line in read_lines(source.path, bad):
+            if num_chars >= LOOK_CHARS:
+                break
             num_chars += len(line.text) + 1
             if line.text.strip():
                 lines += line.ends
                 empty_inside, empty = empty_inside + empty, 0
             elif lines > lines_before:
                 empty += 1
-        if num_chars >= LOOK_CHARS:
-            break
     if not lines:
         raise CorpusError(f"{_names(sources)}: there is no text in it")
     if empty_inside:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from unmask.corpus.fields import read_fields, without_returns
 from unmask.corpus.labels import class_name
-from unmask.corpus.reading import BadInput, LinePart
+from unmask.corpus.reading import BROKEN_LINES, BadInput, LinePart, broken_character
 from unmask.corpus.sources import Source
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
@@ -87,7 +87,12 @@ def text_of(source: Source, number: int, row: Row, column: str, bad: BadInput) -
             "rows without text",
             f"{source.path}: column {column!r} of row {number} is {type(value).__name__}, not a text",
         )
-    elif not bad.is_broken(value):
+    elif broken := broken_character(value):
+        bad.found(
+            BROKEN_LINES,
+            f"{source.path}: row {number} has {broken} in column {column!r}, which is no character; take it out",
+        )
+    else:
         return value
     return None
 
@@ -218,7 +223,7 @@ def _parquet(path: Path, bad: BadInput, nested: bool) -> Iterator[tuple[int, Row
     try:
         with pq.ParquetFile(path) as file:
             yield from _numbered(file.iter_batches(batch_size=256), nested)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         bad.found("files that are cut off", f"{path}: damaged or not a Parquet file: {error}")
 
 
@@ -226,7 +231,7 @@ def _arrow(path: Path, bad: BadInput, nested: bool) -> Iterator[tuple[int, Row]]
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             yield from _numbered(stream, nested)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         bad.found("files that are cut off", f"{path}: damaged or not an Arrow stream: {error}")
 
 

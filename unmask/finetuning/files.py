@@ -12,7 +12,7 @@ from unmask.finetuning.labels import check_unseen, task_info
 from unmask.finetuning.reading import Labelled, read_labelled
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.model.task_folder import TaskInfo, TaskKind
-from unmask.recipe.overrides import apply_override, set_value
+from unmask.recipe.overrides import apply_overrides, set_value
 from unmask.settings import validated
 
 
@@ -43,8 +43,7 @@ def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
         SettingsError: One is of another section, or not known, or has a value that it cannot have.
     """
     values: dict[str, Any] = {}
-    for override in overrides:
-        apply_override(values, override)
+    apply_overrides(values, overrides)
     if strangers := sorted(set(values) - {"finetune"}):
         raise SettingsError(
             f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"

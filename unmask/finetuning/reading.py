@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.corpus.compression import bare_suffix
-from unmask.corpus.reading import BadInput
+from unmask.corpus.reading import BadInput, broken_character
 from unmask.corpus.sources import Source, find_sources
 from unmask.corpus.tables import LOOK_ROWS, rows_of
 from unmask.corpus.text import read_lines
@@ -164,4 +164,6 @@ def _text(row: dict[str, Any], column: str, where: str) -> str:
         raise CorpusError(f"{where} has no column {column!r}, only {', '.join(row)}")
     if not isinstance(row[column], str):
         raise CorpusError(f"{where} has {type(row[column]).__name__} in column {column!r}, not a text")
+    if broken := broken_character(row[column]):
+        raise CorpusError(f"{where} has {broken} in column {column!r}, which is no character; take it out")
     return str(row[column])

@@ -194,6 +194,7 @@ def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
 
     Raises:
         DataError: It was prepared with other settings.
+        TokenizerError: The recipe's tokenizer cannot be read.
     """
     made = manifest.settings
     for name, asked, default in (
@@ -201,7 +202,11 @@ def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
         ("tokenizer", recipe.tokenizer.model_dump(mode="json"), TokenizerSettings().model_dump(mode="json")),
         ("annotation", recipe.annotation.model_dump(mode="json"), AnnotationSettings().model_dump(mode="json")),
     ):
-        if asked != default and asked != made.get(name):
+        if name == "tokenizer" and recipe.tokenizer.path is not None:
+            fits = load_tokenizer(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
+        else:
+            fits = asked in (default, made.get(name))
+        if not fits:
             raise DataError(
                 f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from unmask.errors import SettingsError
@@ -18,12 +19,29 @@ _REPLACES = {
 }
 
 
-def apply_override(values: dict[str, Any], override: str) -> None:
-    """Applies `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a string.
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
+
+    Args:
+        values: By section; changed in place.
+        overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
+            string.
 
     Raises:
-        SettingsError: It has no `=`, or no section.
+        SettingsError: One has no `=`, or no section, or goes through something that is not a table.
     """
+    for override in sorted(overrides, key=_rank):
+        _apply(values, override)
+
+
+def _rank(override: str) -> tuple[int, int]:
+    key = override.partition("=")[0].strip()
+    if key in _REPLACES:
+        return 0, 0
+    return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     key = key.strip()
     if not sign or "." not in key:
@@ -34,7 +52,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a value by its dotted key, making tables on the way.
 
-    A new `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
+    Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
 
     Raises:
         SettingsError: The key goes through something that is not a table.
@@ -48,7 +66,7 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(inner, dict):
             raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {inner!r}, which has no keys")
         table = inner
-    if name == "kind" and table.get("kind") != value:
+    if name == "kind" and table.get("kind", value) != value:
         table.clear()
     table[name] = value
 

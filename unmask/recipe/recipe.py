@@ -22,7 +22,7 @@ from unmask.hub.needs import TOKENIZER
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import ModelSettings
 from unmask.recipe.checkpoint import fill_from_checkpoint
-from unmask.recipe.overrides import apply_override, set_value
+from unmask.recipe.overrides import apply_overrides, set_value
 from unmask.recipe.start import StartSettings
 from unmask.settings import Settings, validated
 from unmask.tokens.settings import TokenizerSettings
@@ -118,8 +118,7 @@ def load_recipe(
     for key, value in (options or {}).items():
         if value is not None:
             set_value(values, key, value)
-    for override in overrides:
-        apply_override(values, override)
+    apply_overrides(values, overrides)
     if complete and values.get("start"):
         _complete(values, where)
     recipe = validated(Recipe, values, where=where)

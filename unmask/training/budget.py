@@ -12,13 +12,13 @@ class Spent:
     """What has been used so far, or will have been at some moment.
 
     Attributes:
-        step: Steps made; a half one is the middle of the next.
+        step: Steps made.
         tokens: Tokens of text trained on.
         seconds: Trained, evaluations and checkpoints included.
     """
 
-    step: float
-    tokens: float
+    step: int
+    tokens: int
     seconds: float
 
 

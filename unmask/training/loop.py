@@ -25,6 +25,7 @@ from unmask.training.state import LearnerState, Model
 from unmask.training.step import training_step
 
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
+_BEGINNING = 1e-3  # progress of the first step by the clock
 _DROPOUT = 3  # sets these seeds apart from those of the masks
 
 
@@ -103,12 +104,13 @@ def train(
         while progress < 1.0:
             batch = batches.take(_request(state, state.cursor, settings, progress))
             length = batch.rows.shape[1]
-            spent = Spent(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
-            if ahead and budget.progress(spent) < 1.0 and not (board is not None and board.due(state.step + 1)):
-                batches.ask(_request(state, batch.cursor, settings, budget.progress(spent)))
-            # The rate is that of the step's middle, so that no step has rate 0.
-            middle = Spent(state.step + 0.5, state.tokens_seen + batch.num_tokens / 2, state.seconds)
-            scale = settings.schedule.at(budget.progress(middle), middle.step)
+            behind = budget.progress(Spent(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds))
+            if ahead and behind < 1.0 and not (board is not None and board.due(state.step + 1)):
+                batches.ask(_request(state, batch.cursor, settings, behind))
+            # The rate is that of the step's middle, so that no step has rate 0; by the clock, where how long it takes
+            # is not known, that of its beginning.
+            middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
+            scale = settings.schedule.at(middle, state.step + 0.5)
             step = partial(
                 training_step,
                 state.model,

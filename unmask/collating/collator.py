@@ -45,7 +45,8 @@ class MaskingCollator:
     **Evaluation.** `Trainer` uses one collator for training and for evaluation, and lets it see no difference. So the
     masks of evaluation are not made by the collator but by the data: `eval_dataset=collator.fixed(held_out)` are rows
     that are masked already, always in the same way, and that the collator only pads. A data set without it gets the
-    masks of the current epoch, so its loss moves with them; the callback says so in the log.
+    masks of the current epoch, so its loss moves with them; the callback says so in the log, and keeps the progress of
+    the training as it is.
 
     **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `special_tokens_mask` and
     `word_starts` are understood; a column that holds one integer a token is an annotation under its name. `Trainer`
@@ -134,10 +135,13 @@ class MaskingCollator:
         """A callback for `Trainer` that tells this collator the epoch and the progress."""
         from unmask.collating.callback import EpochCallback
 
-        return EpochCallback(self)
+        return EpochCallback(self, self._clock)
 
     def set_epoch(self, epoch: int, *, progress: float = 0.0, progress_a_batch: float = 0.0) -> None:
         """Begins an epoch, before its batches are asked for; the callback does it in `Trainer`.
+
+        Each batch that is masked from then on moves the progress. In a loop of your own, evaluate on rows of `fixed`:
+        they are masked already and move nothing.
 
         Args:
             epoch: Masks of different epochs are independent.

@@ -280,6 +280,12 @@ def test_settings_that_are_wrong() -> None:
         collator_of(strategy="adaptive")
     with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
         collator_of(rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"})
+    inverse = {"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}
+    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
+        collator_of(strategy="entity", rate=inverse)
+    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}})
+    with pytest.raises(SettingsError, match="needs the score 'pos_loss', which a model makes as it trains"):
+        MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
     with pytest.raises(SettingsError, match=r"fixed: rate.* = 1.5"):
         collator_of().fixed([], rate=1.5)
     with pytest.raises(SettingsError, match="generator has no rows by number, so their masks cannot be fixed"):

@@ -18,7 +18,7 @@ from unmask.collating.mask import mask_columns
 from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import IGNORED, Masker
 from unmask.masking.schedule import RateSchedule
-from unmask.masking.settings import MaskingSettings
+from unmask.masking.settings import MaskingSettings, followed_scores
 from unmask.masking.tables import Tables
 from unmask.settings import validated
 
@@ -122,13 +122,16 @@ class MaskingCollator:
         self.tokenizer = tokenizer
         self._multiple = multiple
         self._clock = Clock()
+        if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
+            raise SettingsError(
+                "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
+                "models does not take; leave it at 'none', or train with unmask.pretrain"
+            )
+        if not masker.tables.has_no_scores_yet:
+            for name in sorted(followed_scores(masker.settings)):
+                masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
-            # Tables and scores that are missing show now, not in a worker.
-            if masker([[masker.tokenizer.special.mask]]).loss_weights is not None:
-                raise SettingsError(
-                    "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
-                    "models does not take; leave it at 'none', or train with unmask.pretrain"
-                )
+            masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
 
     @property
     def callback(self) -> TrainerCallback:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.collating.clock import Clock
-from unmask.collating.features import read_features, rows_of
+from unmask.collating.features import PASSED_ON, read_features, rows_of
 from unmask.collating.fixed import FixedRows, check_fixed
 from unmask.collating.mask import mask_columns
 from unmask.errors import DataError, SettingsError
@@ -48,10 +48,11 @@ class MaskingCollator:
     masks of the current epoch, so its loss moves with them; the callback says so in the log, and keeps the progress of
     the training as it is.
 
-    **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `special_tokens_mask` and
-    `word_starts` are understood; a column that holds one integer a token is an annotation under its name. `Trainer`
-    drops what the model does not take before a collator sees it: `TrainingArguments(remove_unused_columns=False)`
-    keeps annotations. Anything else in the features is left out of the batch.
+    **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `position_ids`,
+    `special_tokens_mask` and `word_starts` are understood; a column that holds one integer a token is an annotation
+    under its name. `Trainer` drops what the model does not take before a collator sees it:
+    `TrainingArguments(remove_unused_columns=False)` keeps annotations. Anything else in the features is left out of the
+    batch.
 
     Attributes:
         masker: Does the masking.
@@ -191,7 +192,7 @@ class MaskingCollator:
 
         Returns:
             int64 tensors [B, S]: `input_ids`, `attention_mask`, `labels` (-100 where nothing is predicted), and
-            `token_type_ids` where the features have them.
+            `token_type_ids` and `position_ids` where the features have them (0 at padding).
 
         Raises:
             DataError: A column is missing or does not fit.
@@ -211,6 +212,7 @@ class MaskingCollator:
             seen, labels = masked.input_ids, masked.labels
         attention_mask = (rows.segment_ids >= 0).to(torch.int64)
         batch = {"input_ids": seen, "attention_mask": attention_mask, "labels": labels}
-        if "token_type_ids" in columns.known:
-            batch["token_type_ids"] = torch.from_numpy(columns.known["token_type_ids"])
+        for name in PASSED_ON:
+            if name in columns.known:
+                batch[name] = torch.from_numpy(columns.known[name])
         return batch

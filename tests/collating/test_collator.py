@@ -180,6 +180,18 @@ def test_fixed_rows_are_the_same_in_every_epoch() -> None:
     assert [len(both[name]) for name in ("one", "two")] == [10, 3]
 
 
+def test_positions_are_passed_on() -> None:
+    features = [
+        {"input_ids": [2, 50, 51, 3], "position_ids": [4, 5, 6, 7]},
+        {"input_ids": [2, 52, 3], "position_ids": [0, 1, 1]},
+    ]
+    collator = collator_of(rate=0.5)
+    for rows in (features, collator.fixed(features).__getitems__([0, 1])):
+        batch = collator(rows)
+        assert batch["position_ids"].tolist() == [[4, 5, 6, 7], [0, 1, 1, 0]]
+    assert sorted(batch) == ["attention_mask", "input_ids", "labels", "position_ids"]
+
+
 def test_static_settings_need_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
     settings = MaskingSettings.model_validate({"strategy": "span", "static": True})
     collator = MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
@@ -257,6 +269,10 @@ def test_annotations_are_handed_to_the_strategy(monkeypatch: pytest.MonkeyPatch)
             "feature 1 has no attention_mask, which others have",
         ),
         ([{"input_ids": [2, 3], "attention_mask": [1]}], "feature 0 has 2 input_ids but 1 attention_mask; it wants"),
+        (
+            [{"input_ids": [2, 3], "attention_mask": [1, 1]}, {"input_ids": [2, 50, 3], "attention_mask": [1, 2, 2]}],
+            "attention_mask of feature 1 holds 2; it wants 1 at tokens and 0 at padding",
+        ),
         ([{"input_ids": [2.5, 3]}], "input_ids of feature 0 is not a list of integers"),
         ([{"input_ids": [[2], [3]]}], "input_ids of feature 0 is not a list of integers"),
         ([{"input_ids": [2, 3], "labels": [2, 3]}], "feature 0 has labels of its own, but the labels are what"),
@@ -280,6 +296,12 @@ def test_settings_that_are_wrong() -> None:
         collator_of(strategy="adaptive")
     with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
         collator_of(rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"})
+    inverse = {"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}
+    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
+        collator_of(strategy="entity", rate=inverse)
+    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}})
+    with pytest.raises(SettingsError, match="needs the score 'pos_loss', which a model makes as it trains"):
+        MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
     with pytest.raises(SettingsError, match=r"fixed: rate.* = 1.5"):
         collator_of().fixed([], rate=1.5)
     with pytest.raises(SettingsError, match="generator has no rows by number, so their masks cannot be fixed"):

@@ -181,6 +181,30 @@ def test_the_rate_follows_the_progress(tmp_path: Path) -> None:
         assert min(targets[:3]) > 3 * max(targets[3:]), options
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}], ids=["plain", "two", "workers"]
+)
+def test_an_evaluation_without_fixed_masks_moves_no_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Three batches of evaluation after each step, also of a dict of data sets."""
+    rate = {"kind": "linear", "start": 0.9, "end": 0.1}
+    options = options | {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "num_train_epochs": 1}
+
+    def labels(name: str, **more: Any) -> list[torch.Tensor]:
+        collator = MaskingCollator(wrapped("wordpiece"), strategy="random", rate=rate)
+        _, model = train(tmp_path / name, "wordpiece", collator=collator, **options, **more)
+        return [batch["labels"] for training, batch in model.seen if training]
+
+    alone = labels("alone")
+    assert len(alone) == 6
+    targets = [int((batch != -100).sum()) for batch in alone]
+    assert sum(targets[:2]) > 1.5 * sum(targets[4:])
+    every = {"eval_strategy": "steps", "eval_steps": 1}
+    one = labels("one", evaluate=lambda _, features: features, **every)
+    several = labels("several", evaluate=lambda _, features: {"a": features, "b": features[:2]}, **every)
+    for evaluated in (one, several):
+        assert all(torch.equal(a, b) for a, b in zip(alone, evaluated, strict=True))
+
+
 def test_a_resumed_training_goes_on_with_its_epoch(tmp_path: Path) -> None:
     whole, model = train(tmp_path, "bpe", save_strategy="steps", save_steps=4)
     assert whole.state.global_step == 6

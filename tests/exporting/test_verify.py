@@ -72,7 +72,7 @@ def test_folders_of_other_layouts_pass(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str
 ) -> None:
     save_model(make_model(layout=layout), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
+    tokenizer.save(tmp_path, max_length=64, with_types=layout == "bert")
     result = unmask.verify(tmp_path)
     assert result.passed, result.plain()
     assert set(result.checks) == CHECKS - {"files_unchanged"}
@@ -87,11 +87,28 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
     """A masked language model in half precision, and a bare encoder, whose hidden states are compared."""
     theirs = make_theirs("bert", kind)
     (theirs.to(torch.bfloat16) if kind == "ForMaskedLM" else theirs).save_pretrained(tmp_path)
-    tokenizer.save(tmp_path, max_length=66)
+    tokenizer.save(tmp_path, max_length=66, with_types=True)
     result = unmask.verify(tmp_path)
     assert result.passed, result.plain()
     assert ("tied_weights" in result.skipped) == (kind == "Model")
     assert result.checks["transformers_equals_ours"].largest_difference > 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("bert", "transformers gives no token types for pairs, but the model has two: add token_type_ids to "),
+        ("roberta", "transformers gives token types, which the model does not have"),
+    ],
+)
+def test_token_types_that_do_not_fit_the_model(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str, message: str
+) -> None:
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64, with_types=layout != "bert")
+    found = failed(tmp_path)
+    assert set(found) == {"tokenizer_in_transformers"}
+    assert found["tokenizer_in_transformers"].startswith(message)
 
 
 def test_a_changed_weight(copy: Path, onnx_folder: Path) -> None:

@@ -242,6 +242,26 @@ def test_what_strategies_need() -> None:
     assert needed_annotations({"parts": (both, FirstWeights(of="chunks"))}) == ("dependencies", "pos", "chunks")
 
 
+def test_labels_of_which_the_weights_know_none(tokenizer: Tokenizer) -> None:
+    """Penn's tags and TIGER's roles; one label that is known is enough."""
+
+    def mask(weights: PosWeights | RoleWeights, column: str, labels: list[str]) -> None:
+        rows = rows_of("#ww#", **{column: [0, 1, 1, 0]})
+        tables = Tables(tokenizer.vocab_size, labels={column: labels})
+        Masker(MaskingSettings(units=WordUnits(), weights=weights), tokenizer, tables=tables)(rows)
+
+    penn = ["NN", "VBD", *(f"T{number}" for number in range(20))]
+    with pytest.raises(
+        SettingsError, match=r"has no part of speech of the data.* has NN, VBD, .* and 2 more, the weig"
+    ):
+        mask(PosWeights(), "pos", penn)
+    with pytest.raises(SettingsError, match="the data has none of them: it has sb, oa, nk; annotate it with a pipe"):
+        mask(RoleWeights(), "dependencies", ["sb", "oa", "nk"])
+    mask(PosWeights(), "pos", [*penn, "NOUN"])
+    mask(PosWeights(weights={"NN": 2.0}), "pos", penn)
+    mask(RoleWeights(), "dependencies", ["sb", "nk", "CSUBJ:pass"])
+
+
 def test_labels_that_are_missing_or_wrong(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 2, [9])
     settings = MaskingSettings(units=WordUnits(), weights=PosWeights())

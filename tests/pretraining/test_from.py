@@ -168,6 +168,8 @@ def test_an_encoder_without_a_head_gets_a_new_one(
     assert torch.equal(start.encoder.tokens, model.encoder.tokens)
     assert torch.equal(start.kept_weights["bert.pooler.dense.bias"], torch.full((32,), 0.5))
     assert result.model.network.config.layout == "bert"
+    for part in ("start", "model"):
+        assert '"token_type_ids"' in (result.folder / part / "tokenizer_config.json").read_text()
     written = load_file(result.folder / "model" / "model.safetensors")
     assert torch.equal(written["bert.pooler.dense.bias"], torch.full((32,), 0.5)), "kept, not trained"
     old = result.summary["domains"]["old"]

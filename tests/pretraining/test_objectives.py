@@ -60,6 +60,8 @@ def test_a_run_tells_of_its_objectives(
     stored = set(load_file(run.folder / "model" / "model.safetensors"))
     assert ("cls.seq_relationship.weight" in stored) == ("objectives.pairs" in "".join(settings))
     assert not any("boundary" in name for name in stored)
+    is_bert = "model.layout=bert" in settings
+    assert ('"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()) == is_bert
     kept = set(load_file(next((run.folder / "checkpoints").glob("step-*")) / "model.safetensors"))
     assert ("boundary_head.places" in kept) == ("span_boundary" in names)
     assert ("pair_head.pooler.weight" in kept) == (names[0] != "span_boundary")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from unmask.report.card import write_card
 from unmask.report.card_use import PLACE
 from unmask.tokens.manifest import load_manifest
 
-MINIMAL_RECIPE = {
+MINIMAL_RECIPE: dict[str, dict[str, Any]] = {
     "model": {"layout": "bert", "max_position_embeddings": None},
     "training": {"sequence_length": 64},
     "masking": {"strategy": None, "units": {"lexicon": "/home/someone/mine.lexicon"}},
@@ -44,7 +45,7 @@ def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
     assert manifest.fingerprint in card
     assert "`corpus.txt`" in card
     assert "Left out: nothing." in card
-    assert "Strategy `random`" in card
+    assert "Strategy `random`, with dynamic masks that are a function of seed, epoch and text:" in card
     assert 'kind = "linear"\nstart = 0.3\nend = 0.15' in card, "the rate's schedule"
     assert "at most 64 tokens" in card
     assert "num_layers = 2" in card
@@ -100,13 +101,18 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     }
     manifest = load_manifest(run.folder / "data")
     write_card(
-        tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token='<"mask>', remark="it is stuck"
+        tmp_path,
+        recipe=MINIMAL_RECIPE | {"masking": {**MINIMAL_RECIPE["masking"], "static": True}},
+        manifest=manifest,
+        summary=summary,
+        mask_token='<"mask>',
+        remark="it is stuck",
     )
     card = (tmp_path / "README.md").read_text()
     assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} |" in card
     assert "| sentence order: right of 1,200 | 75.0% |" in card
     assert "**It is stuck.**" in card
-    assert "A strategy of its own" in card
+    assert "A strategy of its own, with static masks that are a function of seed and text:" in card
     assert 'lexicon = "mine.lexicon"' in card
     assert 'path = "tokenizer"' in card
     assert "someone" not in card

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from unmask.collating.clock import Clock
 from unmask.collating.fixed import FixedRows
 from unmask.errors import SettingsError
 
@@ -25,18 +26,28 @@ class EpochCallback(TrainerCallback):
     Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know. It is
     asked once, where a resumed training begins.
 
+    Batches of an evaluation are counted like those of training where the same process makes them. So the count is noted
+    as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
+
     Args:
         collator: To be told.
+        clock: The collator's.
     """
 
-    def __init__(self, collator: MaskingCollator) -> None:
+    def __init__(self, collator: MaskingCollator, clock: Clock) -> None:
         self._collator = collator
+        self._clock = clock
+        self._batches: int | None = None
         self._epoch: int | None = None
         self._said = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A training begins, or goes on."""
-        self._epoch = None
+        self._epoch = self._batches = None
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A training ends."""
+        self._batches = None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tells the collator the epoch; progress is steps done of all steps."""
@@ -44,6 +55,28 @@ class EpochCallback(TrainerCallback):
         batches = max(1, state.max_steps) * args.gradient_accumulation_steps
         progress = min(1.0, state.global_step / max(1, state.max_steps))
         self._collator.set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
+        self._batches = 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Notes how many batches of training there were; some are made before their step."""
+        self._batches = self._clock.batches
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """As where a step begins."""
+        self._batches = self._clock.batches
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """As where a step begins."""
+        self._batches = self._clock.batches
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forgets the batches of an evaluation."""
+        if self._batches is not None:
+            self._clock.batches = self._batches
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        """As after an evaluation."""
+        self.on_evaluate(args, state, control)
 
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any

@@ -44,6 +44,15 @@ class Clock:
         self._batches += 1
         return int(epoch), min(1.0, begin + number * a_batch)
 
+    @property
+    def batches(self) -> int:
+        """How many batches of this epoch were counted in this process."""
+        return self._batches if float(self._told[0]) == self._times_set else 0
+
+    @batches.setter
+    def batches(self, number: int) -> None:
+        self._times_set, self._batches = float(self._told[0]), number
+
     def watch(self, keys: Tensor) -> None:
         """Says once in the log that the first row of all came again although nobody told an epoch.
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.collating.clock import Clock
-from unmask.collating.features import read_features, rows_of
+from unmask.collating.features import PASSED_ON, read_features, rows_of
 from unmask.collating.fixed import FixedRows, check_fixed
 from unmask.collating.mask import mask_columns
 from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import IGNORED, Masker
 from unmask.masking.schedule import RateSchedule
-from unmask.masking.settings import MaskingSettings
+from unmask.masking.settings import MaskingSettings, followed_scores
 from unmask.masking.tables import Tables
 from unmask.settings import validated
 
@@ -45,12 +45,14 @@ class MaskingCollator:
     **Evaluation.** `Trainer` uses one collator for training and for evaluation, and lets it see no difference. So the
     masks of evaluation are not made by the collator but by the data: `eval_dataset=collator.fixed(held_out)` are rows
     that are masked already, always in the same way, and that the collator only pads. A data set without it gets the
-    masks of the current epoch, so its loss moves with them; the callback says so in the log.
+    masks of the current epoch, so its loss moves with them; the callback says so in the log, and keeps the progress of
+    the training as it is.
 
-    **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `special_tokens_mask` and
-    `word_starts` are understood; a column that holds one integer a token is an annotation under its name. `Trainer`
-    drops what the model does not take before a collator sees it: `TrainingArguments(remove_unused_columns=False)`
-    keeps annotations. Anything else in the features is left out of the batch.
+    **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `position_ids`,
+    `special_tokens_mask` and `word_starts` are understood; a column that holds one integer a token is an annotation
+    under its name. `Trainer` drops what the model does not take before a collator sees it:
+    `TrainingArguments(remove_unused_columns=False)` keeps annotations. Anything else in the features is left out of the
+    batch.
 
     Attributes:
         masker: Does the masking.
@@ -121,23 +123,29 @@ class MaskingCollator:
         self.tokenizer = tokenizer
         self._multiple = multiple
         self._clock = Clock()
+        if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
+            raise SettingsError(
+                "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
+                "models does not take; leave it at 'none', or train with unmask.pretrain"
+            )
+        if not masker.tables.has_no_scores_yet:
+            for name in sorted(followed_scores(masker.settings)):
+                masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
-            # Tables and scores that are missing show now, not in a worker.
-            if masker([[masker.tokenizer.special.mask]]).loss_weights is not None:
-                raise SettingsError(
-                    "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
-                    "models does not take; leave it at 'none', or train with unmask.pretrain"
-                )
+            masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
 
     @property
     def callback(self) -> TrainerCallback:
         """A callback for `Trainer` that tells this collator the epoch and the progress."""
         from unmask.collating.callback import EpochCallback
 
-        return EpochCallback(self)
+        return EpochCallback(self, self._clock)
 
     def set_epoch(self, epoch: int, *, progress: float = 0.0, progress_a_batch: float = 0.0) -> None:
         """Begins an epoch, before its batches are asked for; the callback does it in `Trainer`.
+
+        Each batch that is masked from then on moves the progress. In a loop of your own, evaluate on rows of `fixed`:
+        they are masked already and move nothing.
 
         Args:
             epoch: Masks of different epochs are independent.
@@ -184,7 +192,7 @@ class MaskingCollator:
 
         Returns:
             int64 tensors [B, S]: `input_ids`, `attention_mask`, `labels` (-100 where nothing is predicted), and
-            `token_type_ids` where the features have them.
+            `token_type_ids` and `position_ids` where the features have them (0 at padding).
 
         Raises:
             DataError: A column is missing or does not fit.
@@ -204,6 +212,7 @@ class MaskingCollator:
             seen, labels = masked.input_ids, masked.labels
         attention_mask = (rows.segment_ids >= 0).to(torch.int64)
         batch = {"input_ids": seen, "attention_mask": attention_mask, "labels": labels}
-        if "token_type_ids" in columns.known:
-            batch["token_type_ids"] = torch.from_numpy(columns.known["token_type_ids"])
+        for name in PASSED_ON:
+            if name in columns.known:
+                batch[name] = torch.from_numpy(columns.known[name])
         return batch

@@ -20,7 +20,11 @@ from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
 
 # Columns whose meaning is known. Others that hold one integer a token are annotations.
-_KNOWN = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "word_starts", "labels")
+_KNOWN = (
+    "input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "word_starts", "labels",
+)  # fmt: skip
+# Those that a batch passes on as they are.
+PASSED_ON = ("token_type_ids", "position_ids")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multip
         multiple: S is a multiple of this.
 
     Raises:
-        DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`.
+        DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; or
+            an attention mask holds anything but 0 and 1.
     """
     mappings = [f if isinstance(f, Mapping) else {"input_ids": f} for f in features]
     first = mappings[0] if mappings else {"input_ids": []}
@@ -77,6 +82,8 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multip
                 raise DataError(
                     f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; it wants one a token"
                 )
+            if name == "attention_mask":
+                _check_attention(values, lengths)
             known[name] = padded(name, values)
     annotations, other = {}, []
     for name in first:
@@ -133,6 +140,17 @@ def joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     flat = np.concatenate(parts) if parts else np.empty(0)
     return flat.astype(np.int64, copy=False), lengths
+
+
+def _check_attention(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Raises: DataError: It holds anything but 0 and 1."""
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if len(wrong):
+        number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
+        raise DataError(
+            f"attention_mask of feature {number} holds {values[wrong[0]]}; it wants 1 at tokens and 0 at padding. "
+            "Numbers of packed texts cannot be passed on: give each text as a feature of its own"
+        )
 
 
 def _joined_lists(name: str, given: Sequence[list[Any]]) -> NDArray[np.int64]:

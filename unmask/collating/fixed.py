@@ -7,12 +7,12 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from unmask.collating.features import read_features
+from unmask.collating.features import PASSED_ON, read_features
 from unmask.collating.mask import mask_columns
 from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import Masker
 
-_PASSED_ON = ("attention_mask", "token_type_ids")
+_PASSED_ON = ("attention_mask", *PASSED_ON)
 
 
 class FixedLabels(list[int]):

@@ -119,7 +119,7 @@ def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile
             graphs[small.name] = _graph_file(subject, small, kind, check.largest_difference)
     shutil.copyfile(subject.folder / CONFIG, folder / CONFIG)
     length = subject.model.network.config.max_position_embeddings
-    subject.tokenizer.save(folder, max_length=length)
+    subject.tokenizer.save(folder, max_length=length, with_types=subject.tells_types)
     pad = subject.tokenizer.special.pad
     write_readme(
         folder,

@@ -93,6 +93,12 @@ class Subject:
         return network.head(hidden_BSD, network.encoder.tokens) if self.has_head else hidden_BSD
 
     @property
+    def tells_types(self) -> bool:
+        """Whether config.json says that the model tells token types apart; BERT's do where it says nothing."""
+        usual = 2 if self.config.get("model_type") == "bert" else 1
+        return int(self.config.get("type_vocab_size") or usual) > 1
+
+    @property
     def num_types(self) -> int:
         """Token types that the layout tells apart."""
         return self.model.network.config.type_vocab_size or 1

@@ -47,7 +47,10 @@ def _letters(text: str) -> str:
 
 
 def tokenizer_in_transformers(subject: Subject) -> Check:
-    """`AutoTokenizer` gives the same ids to the same texts, masks included, and knows the same special tokens."""
+    """`AutoTokenizer` gives the same ids to the same texts, masks included, and knows the same special tokens.
+
+    Pairs of texts have token types exactly where the model tells them apart.
+    """
     ours, theirs = subject.tokenizer, auto_tokenizer(subject.folder)
     mask = ours.token(ours.special.mask)
     texts = probe_texts(ours)
@@ -60,6 +63,7 @@ def tokenizer_in_transformers(subject: Subject) -> Check:
         if ours.encode_prompt(text).tolist() != list(theirs(text)["input_ids"])
     ]
     wrong += _other_roles(ours, theirs)
+    wrong += _other_types(ours, theirs, texts[:2], wanted=subject.tells_types)
     return _few(wrong, f"{len(texts)} texts")
 
 
@@ -82,6 +86,19 @@ def _other_roles(ours: Tokenizer, theirs: Any) -> list[str]:
         if id_ is not None and found != id_:
             wrong.append(f"transformers takes {found} for the {role} token, not {id_}")
     return wrong
+
+
+def _other_types(ours: Tokenizer, theirs: Any, pair: list[str], *, wanted: bool) -> list[str]:
+    found = theirs(*pair).get("token_type_ids")
+    if not wanted:
+        return [] if found is None else ["transformers gives token types, which the model does not have"]
+    if found is None:
+        return [
+            "transformers gives no token types for pairs, but the model has two: add token_type_ids to "
+            "model_input_names in tokenizer_config.json"
+        ]
+    same = list(found) == ours.backend.encode(*pair).type_ids
+    return [] if same else ["a pair of texts has other token types in transformers"]
 
 
 def _few(wrong: list[str], detail: str) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -66,9 +65,4 @@ def save_network(model: TaskNetwork, info: TaskInfo, folder: Path) -> None:
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, encoder: InputEncoder) -> None:
     """Writes the tokenizer so that transformers gives the model the token types that it was trained with."""
-    tokenizer.save(folder, max_length=encoder.max_length)
-    if encoder.with_types:
-        file = folder / "tokenizer_config.json"
-        content = json.loads(file.read_text(encoding="utf-8"))
-        content["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tokenizer.save(folder, max_length=encoder.max_length, with_types=encoder.with_types)

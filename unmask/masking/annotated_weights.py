@@ -118,6 +118,12 @@ class PosWeights(Settings):
                 f"masking.weights.weights names the part of speech {unknown[0]!r}, which the data does not have; "
                 f"it has {', '.join(labels)}"
             )
+        if labels and self.weights and not set(labels) & set(self.weights):
+            raise SettingsError(
+                "masking.weights.weights has no part of speech of the data, so all words would weigh the same: the "
+                f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
+                "data there"
+            )
         return _log2([self.weights.get(label, self.default) for label in labels], device)
 
 
@@ -149,16 +155,34 @@ class RoleWeights(Settings):
     def _table(self, tables: Tables, device: torch.device) -> Tensor:
         """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
         weights = [self.others]
-        for label in tables.labels_of("dependencies", "weights of kind role"):
+        labels = tables.labels_of("dependencies", "weights of kind role")
+        if labels and not {_basic(label) for label in labels} & (ARGUMENTS | FUNCTION):
+            raise SettingsError(
+                "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, but "
+                f"the data has none of them: it has {_some(labels)}; annotate it with a pipeline that gives such "
+                "roles, or take other weights, such as masking.weights.kind = 'uniform'"
+            )
+        for label in labels:
             weights += self._weights_of(label)
         return _log2(weights, device)
 
     def _weights_of(self, role: str) -> list[float]:
         """Without anything hanging on the word, and with; subtypes, as in `nsubj:pass`, are of their type."""
-        basic = role.lower().split(":")[0]
+        basic = _basic(role)
         if basic in FUNCTION:
             return [self.function] * 2
         return [self.arguments] * 2 if basic in ARGUMENTS else [self.others, self.heads]
+
+
+def _basic(role: str) -> str:
+    """A role without its subtype."""
+    return role.lower().split(":")[0]
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first twenty, and how many more there are."""
+    more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
+    return ", ".join(labels[:20]) + more
 
 
 def _log2(weights: Sequence[float], device: torch.device) -> Tensor:

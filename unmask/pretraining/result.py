@@ -102,7 +102,10 @@ def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> No
     partial = folder.model.with_name("model.partial")
     shutil.rmtree(partial, ignore_errors=True)
     save_model(state.model, partial)
-    data.tokenizer.save(partial, max_length=state.model.config.max_position_embeddings)
+    config = state.model.config
+    data.tokenizer.save(
+        partial, max_length=config.max_position_embeddings, with_types=(config.type_vocab_size or 1) > 1
+    )
     write_sentence_files(state.model.config, partial)
     write_checksums(partial)
     shutil.rmtree(folder.model, ignore_errors=True)

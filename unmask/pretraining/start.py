@@ -110,7 +110,8 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     save_model(model, partial)
-    tokenizer.save(partial, max_length=model.config.max_position_embeddings)
+    config = model.config
+    tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=(config.type_vocab_size or 1) > 1)
     (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
     sync_folder(partial)
     os.replace(partial, folder)

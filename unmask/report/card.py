@@ -109,7 +109,12 @@ def _masking(masking: Mapping[str, Any]) -> str:
     strategy = masking["strategy"]
     named = f"Strategy `{strategy}`" if strategy else "A strategy of its own"
     content = {"masking": {name: value for name, value in masking.items() if name != "strategy"}}
-    return f"{named}, with dynamic masks that are a function of seed, epoch and text:\n\n{_toml(content)}"
+    masks = (
+        "static masks that are a function of seed and text"
+        if masking.get("static")
+        else ("dynamic masks that are a function of seed, epoch and text")
+    )
+    return f"{named}, with {masks}:\n\n{_toml(content)}"
 
 
 def _evaluation(summary: Mapping[str, Any]) -> str:

@@ -196,19 +196,20 @@ class Tokenizer:
         """As `decode`, for any number of texts, in parallel."""
         return list(self.backend.decode_batch([list(input_ids) for input_ids in texts], skip_special_tokens=True))
 
-    def save(self, folder: Path, *, max_length: int) -> None:
+    def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.
 
         Args:
             folder: An existing folder.
             max_length: Longest sequence of the model, special tokens included.
+            with_types: Whether the model tells token types apart, so that transformers is to give it those of pairs.
         """
         roles = vars(self.special).items()
         names = {f"{role}_token": self.token(id_) for role, id_ in roles if id_ is not None}
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,
-            "model_input_names": ["input_ids", "attention_mask"],
+            "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **names,
         }

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unmask.corpus.spans import Span, Spans
+from unmask.corpus.words import word_spans
 from unmask.errors import DataError
-from unmask.tokens.characters import word_spans
 
 DEFAULT_LABEL = "TERM"
 

@@ -63,7 +63,7 @@ def tokenizer_in_transformers(subject: Subject) -> Check:
         if ours.encode_prompt(text).tolist() != list(theirs(text)["input_ids"])
     ]
     wrong += _other_roles(ours, theirs)
-    wrong += _other_types(ours, theirs, texts[:2], wanted=subject.tells_types)
+    wrong += _other_types(ours, theirs, (texts[0], texts[1]), wanted=subject.tells_types)
     return _few(wrong, f"{len(texts)} texts")
 
 
@@ -88,7 +88,7 @@ def _other_roles(ours: Tokenizer, theirs: Any) -> list[str]:
     return wrong
 
 
-def _other_types(ours: Tokenizer, theirs: Any, pair: list[str], *, wanted: bool) -> list[str]:
+def _other_types(ours: Tokenizer, theirs: Any, pair: tuple[str, str], *, wanted: bool) -> list[str]:
     found = theirs(*pair).get("token_type_ids")
     if not wanted:
         return [] if found is None else ["transformers gives token types, which the model does not have"]

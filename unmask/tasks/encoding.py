@@ -9,10 +9,10 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from unmask.corpus.words import word_spans
 from unmask.errors import CorpusError, ModelError, SettingsError
 from unmask.model.task_network import TaskConfig
 from unmask.tasks.records import QuestionRecord
-from unmask.tokens.characters import word_spans
 from unmask.tokens.tokenizer import Tokenizer
 
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unmask.corpus.words import is_mark
 
 
 class Kind(IntEnum):
@@ -43,8 +44,6 @@ _IDEOGRAPHS = (
     (0x2A700, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
-_RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w has no marks
-_JOINERS = {0x200C, 0x200D}  # within Persian and Indian words, and within emoji
 
 
 def kind_of(character: str) -> Kind:
@@ -53,7 +52,7 @@ def kind_of(character: str) -> Kind:
         return Kind.SPACE
     code = ord(character)
     category = unicodedata.category(character)
-    if category[0] == "M" or code in _JOINERS:
+    if is_mark(character):
         return Kind.MARK
     if any(first <= code <= last for first, last in _IDEOGRAPHS):
         return Kind.IDEOGRAPH
@@ -69,26 +68,6 @@ def edge_kinds(text: str) -> tuple[Kind, Kind]:
     """Kinds of the first and the last character of a text that is not empty; marks count as what they are put on."""
     last = next((kind for a in reversed(text) if (kind := kind_of(a)) is not Kind.MARK), Kind.MARK)
     return kind_of(text[0]), last
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """The words of a text, [begin, end) in characters: runs of letters and digits with the marks on them, and every
-    other sign for itself.
-
-    Example: `Anna's` has three, and Hindi words, whose vowels are marks, are whole.
-    """
-    spans: list[tuple[int, int]] = []
-    in_word = False
-    for match in _RUN.finditer(text):
-        begin, end = match.span()
-        joins = bool(spans) and spans[-1][1] == begin
-        is_run = text[begin].isalnum() or text[begin] == "_"
-        if joins and (kind_of(text[begin]) is Kind.MARK or (in_word and is_run)):
-            spans[-1] = spans[-1][0], end
-        else:
-            spans.append((begin, end))
-            in_word = is_run
-    return spans
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:

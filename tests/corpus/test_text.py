@@ -103,6 +103,17 @@ def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: 
     assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
 
 
+def test_a_broken_part_of_a_long_line_does_not_join_it_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.corpus.text.CHUNK_BYTES", 16)
+    path = write(tmp_path / "a.txt", b"long " * 10 + b"b\xe9d\nnext\n")
+    parts = list(read_lines(path, BadInput(skip=True)))
+    assert [part.starts for part in parts].count(True) == [part.ends for part in parts].count(True) == 2
+    assert parts[-1].text == "next"
+    assert "\udce9" not in "".join(part.text for part in parts)
+
+
 def varied(num_lines: int) -> bytes:
     rng = random.Random(0)
     return "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()

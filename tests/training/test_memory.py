@@ -55,6 +55,23 @@ def gradients(
     return result.loss, torch.cat([gradient.flatten() for gradient in kept])
 
 
+def test_an_update_that_memory_did_not_suffice_for_is_not_made_twice(
+    make_model: MakeModel, stream: RowStream, masker: Masker
+) -> None:
+    settings = settings_of()
+    state = new_state(make_model, settings)
+    tries = []
+
+    def fails(scale: float) -> None:
+        tries.append(scale)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    state.optimizer.step = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryFullError, match=r"while the weights of step 1 were changed \(CUDA out of memory\)"):
+        next(train(state, stream, masker, settings))
+    assert len(tries) == 1
+
+
 @pytest.mark.parametrize("micro_rows", [1, 3, 4])
 def test_parts_give_the_gradient_of_the_whole(
     make_model: MakeModel, stream: RowStream, masker: Masker, micro_rows: int

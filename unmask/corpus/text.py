@@ -84,10 +84,18 @@ def read_lines(path: Path, bad: BadInput) -> Iterator[LinePart]:
 
     Args:
         path: As for `read_text`, which says what may be raised.
-        bad: As there; broken lines are left out.
+        bad: As there; broken lines are left out, of one in several parts those that are broken.
     """
     parts = _line_parts(path, bad)
-    return (part for part in parts if not bad.is_broken(part.text)) if bad.skip else parts
+    return _unbroken(parts, bad) if bad.skip else parts
+
+
+def _unbroken(parts: Iterator[LinePart], bad: BadInput) -> Iterator[LinePart]:
+    for part in parts:
+        if not bad.is_broken(part.text):
+            yield part
+        elif not (part.starts and part.ends):
+            yield part._replace(text="")  # where the line begins and ends stays known
 
 
 def _line_parts(path: Path, bad: BadInput) -> Iterator[LinePart]:

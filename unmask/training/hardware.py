@@ -91,3 +91,12 @@ def peak_memory(device: torch.device) -> int | None:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of PyTorch says so; the CPU's allocator raises a plain RuntimeError."""
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or "not enough memory" in str(error)
+        or "can't allocate memory" in str(error)
+    )

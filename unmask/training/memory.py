@@ -9,6 +9,7 @@ import torch
 
 from unmask.errors import MemoryFullError
 from unmask.packing.rows import Rows
+from unmask.training.hardware import says_out_of_memory
 from unmask.training.optimizer import Optimizer
 from unmask.training.step import StepResult
 
@@ -38,7 +39,7 @@ def step_that_fits(
         try:
             return attempt(micro_rows=micro_rows), micro_tokens
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _says_out_of_memory(error):
+            if not says_out_of_memory(error):
                 raise
             reason = str(error).splitlines()[0]
         # Only here, since the exception held what the failed step had computed.
@@ -53,12 +54,3 @@ def step_that_fits(
         micro_rows = (micro_rows + 1) // 2
         micro_tokens = micro_rows * length
         log.info("out of memory (%s): trying %d rows at once", reason, micro_rows)
-
-
-def _says_out_of_memory(error: BaseException) -> bool:
-    """The CPU's allocator raises a plain RuntimeError."""
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "not enough memory" in str(error)
-        or "can't allocate memory" in str(error)
-    )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.errors import DivergedError
+from unmask.errors import DivergedError, MemoryFullError
 from unmask.hashing import mix_ints
 from unmask.masking.engine import MaskedRows
 from unmask.model.learner import Learner
 from unmask.packing.rows import Rows
 from unmask.training.figures import Figures, HasFigures, check_finite
-from unmask.training.hardware import works_on_its_own
+from unmask.training.hardware import says_out_of_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.parts import parts_of
@@ -92,6 +92,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it.
+        MemoryFullError: Memory ran out in the update, when some weights were changed.
     """
     device = model.encoder.device
     learned = (leading, *objectives)
@@ -128,7 +129,16 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     except DivergedError:
         optimizer.clear()
         raise
-    optimizer.step(learning_rate_scale)
+    try:
+        optimizer.step(learning_rate_scale)
+    except RuntimeError as error:
+        if not says_out_of_memory(error):
+            raise
+        raise MemoryFullError(
+            f"memory ran out while the weights of step {step} were changed ({str(error).splitlines()[0]}): it cannot "
+            "be made again; go on from the last checkpoint with --resume and a smaller training.micro_batch_tokens, or "
+            "take a smaller model"
+        ) from error
     return StepResult(figures, counts[leading.name], len(parts), _joined(observed))
 
 

@@ -42,7 +42,7 @@ def tuned(
 ) -> Path:
     base = make_model(layout=layout)
     save_task_model(with_task_head(base, info, seed=0).eval(), info, folder)
-    tokenizer.save(folder, max_length=64)
+    tokenizer.save(folder, max_length=64, with_types=layout == "bert")
     released(base, tokenizer, folder.with_name("base"))
     return folder
 

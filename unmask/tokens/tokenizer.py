@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,6 @@ class Tokenizer:
         self.backend = backend
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
-        self._memory = WordMemory(backend) if can_remember(backend) else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values()) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -95,6 +94,21 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash of everything the tokenizer does."""
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+
+    @cached_property
+    def _of_corpus(self) -> tokenizers.Tokenizer:
+        """A copy for which special tokens are letters, made when text of a corpus is first met.
+
+        A copy, since such a setting holds for every thread at once, and a prompt of another thread needs its masks. It
+        takes as much memory as the original.
+        """
+        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
+    @cached_property
+    def _memory(self) -> WordMemory | None:
+        return WordMemory(self._of_corpus) if can_remember(self.backend) else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[Encoded]:
         """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other.
@@ -121,11 +135,11 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
-        with self._corpus_text(texts):
-            if self._memory is not None and self._memory.useful:
-                input_ids, lengths = self._memory.encode(texts)
-            else:
-                input_ids, lengths = _joined(self.backend.encode_batch_fast(list(texts), add_special_tokens=False))
+        self._check_corpus(texts)
+        if self._memory is not None and self._memory.useful:
+            input_ids, lengths = self._memory.encode(texts)
+        else:
+            input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
         return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[Encoded, TokenPlaces]:
@@ -137,8 +151,8 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
         """
-        with self._corpus_text(texts):
-            encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        self._check_corpus(texts)
+        encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
         input_ids, lengths = _joined(encodings)
         encoded = Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths))
         offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
@@ -146,18 +160,10 @@ class Tokenizer:
         begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
         return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
 
-    @contextmanager
-    def _corpus_text(self, texts: Sequence[str]) -> Iterator[None]:
-        """Reads special tokens as letters meanwhile."""
+    def _check_corpus(self, texts: Sequence[str]) -> None:
         if self.special.unk is None:
             for text in texts:
                 self.check_known(text)
-        before = self.backend.encode_special_tokens
-        self.backend.encode_special_tokens = True
-        try:
-            yield
-        finally:
-            self.backend.encode_special_tokens = before
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""

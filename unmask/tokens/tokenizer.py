@@ -27,6 +27,8 @@ from unmask.tokens.special import SPELLINGS, find_special_ids
 from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
 
+_CONFIG = "tokenizer_config.json"
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -224,7 +226,7 @@ class Tokenizer:
         if (prefix_space := _prefix_space(self.backend)) is not None:
             config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
         self.backend.save(str(folder / "tokenizer.json"))
-        for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
+        for name, content in ((_CONFIG, config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def check_known(self, text: str) -> None:
@@ -268,7 +270,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             as a string, the name of a model on the hub.
 
     Raises:
-        TokenizerError: There is none, it is damaged, or it lacks what an encoder needs.
+        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, or the configuration beside a
+            `vocab.txt` says of its text what is neither true nor false.
     """
     file = source = local_path(source, TOKENIZER)
     if source.is_dir():
@@ -279,7 +282,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         )
     config = _read_config(file.parent)
     if file.suffix == ".txt":
-        backend = read_vocab_txt(file, lowercase=config.get("do_lower_case"))
+        backend = read_vocab_txt(
+            file,
+            lowercase=_flag(config, "do_lower_case", file),
+            strip_accents=_flag(config, "strip_accents", file),
+            part_ideographs=_flag(config, "tokenize_chinese_chars", file) is not False,
+        )
     else:
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
@@ -293,7 +301,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """What transformers wrote beside a tokenizer, where it did."""
-    file = folder / "tokenizer_config.json"
+    file = folder / _CONFIG
     if not file.is_file():
         return {}
     try:
@@ -301,6 +309,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
     return config if isinstance(config, dict) else {}
+
+
+def _flag(config: Mapping[str, Any], name: str, file: Path) -> bool | None:
+    """What the configuration beside a `vocab.txt` says of how text is read; None where it leaves that open."""
+    value = config.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise TokenizerError(f"{file.parent / _CONFIG}: {name} is {value!r}; give true, false or null")
 
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:

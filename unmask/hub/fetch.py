@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask.hub.names import HubName, hub_name
 from unmask.hub.needs import WEIGHTS, Need
-from unmask.hub.reasons import is_offline, reason
+from unmask.hub.reasons import failures, is_offline, reason
 
 log = logging.getLogger("unmask")
 
@@ -49,7 +49,7 @@ def fetch(wanted: HubName, need: Need) -> Path:
             is no copy, and the hub cannot be reached.
     """
     try:
-        from huggingface_hub import errors
+        expected = failures()
     except ImportError as error:
         raise need.error(
             f"{wanted}: {need.absent}, and names of the hub need a package that is not installed: "
@@ -59,11 +59,9 @@ def fetch(wanted: HubName, need: Need) -> Path:
     if copy is not None and is_whole and need.lacks(copy) is None:
         return copy
     log.info("fetching %s from the hub", wanted)
-    # What comes through of the errors of the HTTP client depends on the library's version.
-    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     try:
         folder = _snapshot(wanted, need, local_files_only=False)
-    except failures as error:
+    except expected as error:
         lack = None if copy is None else need.lacks(copy)
         if copy is not None and lack is None and is_offline(error):
             return copy  # the hub has more files, but none that must be there

@@ -10,6 +10,7 @@ from pathlib import Path
 from unmask.errors import ModelError, TokenizerError, UnmaskError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 _VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -18,9 +19,7 @@ _OF_TOKENIZERS = (
     *_VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 _OF_NETWORKS = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json")
-_OF_SENTENCES = (
-    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
-)  # fmt: skip
+_OF_SENTENCES = (MODULES, POOLING, "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from unmask.hub.names import HubName
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """What a request to the hub may raise; which errors of the HTTP client come through depends on its version."""
+    from huggingface_hub import errors
+
+    return (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
+
+
 def is_offline(error: Exception) -> bool:
     """Whether the hub was not reached at all, or is down."""
     from huggingface_hub import errors
@@ -20,7 +27,7 @@ def reason(wanted: HubName, error: Exception, lack: str | None) -> str:
         error: Of huggingface_hub, or of what it uses.
         lack: A file that a copy in the cache lacks; None: there is no copy.
     """
-    from huggingface_hub import constants, errors
+    from huggingface_hub import errors
 
     token = "set HF_TOKEN, or run `hf auth login`"
     if isinstance(error, errors.GatedRepoError):
@@ -31,8 +38,7 @@ def reason(wanted: HubName, error: Exception, lack: str | None) -> str:
         return f"and on the hub {wanted.name} has no revision {wanted.revision or 'main'!r}; name another one"
     if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
         return f"and the hub denies access to it: {token}"
-    cause = error.__cause__ or error
-    told = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {_first_line(cause)}"
+    told = cause_of(error)
     if is_offline(error):
         copy = "no copy of such a model of the hub on this machine" if lack is None else f"its copy lacks {lack}"
         return (
@@ -40,6 +46,14 @@ def reason(wanted: HubName, error: Exception, lack: str | None) -> str:
             f"there is a network: hf download {wanted.name}"
         )
     return f"and it cannot be fetched from the hub ({told}); give a path, such as RUN/model, or try again"
+
+
+def cause_of(error: Exception) -> str:
+    """Why the hub was not reached, in a few words."""
+    from huggingface_hub import constants
+
+    cause = error.__cause__ or error
+    return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {_first_line(cause)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from unmask.errors import ModelError, SettingsError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import checked_form, pseudo_log_likelihoods
+from unmask.hub.names import HubName, hub_name
+from unmask.hub.sentence import fetch_sentence_files
 from unmask.inference.embed import EmbedSettings, LongTexts, embed_texts
 from unmask.inference.fill import FillSettings, Joint, fill_texts
 from unmask.inference.filled import Filled
@@ -44,6 +46,7 @@ class Model:
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
         has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
             encoder it is untrained.
+        hub: The name by which the hub has it; None for a folder that was given as such.
     """
 
     def __init__(
@@ -54,12 +57,15 @@ class Model:
         fine_tuned: TaskModel | None = None,
         *,
         has_head: bool = True,
+        hub: HubName | None = None,
     ) -> None:
         self.folder = folder
         self._network = None if network is None else network.eval()
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
         self.has_head = has_head
+        self.hub = hub
+        self._hub_was_asked = False  # for what says how vectors are made
 
     @property
     def network(self) -> MaskedLM:
@@ -149,7 +155,8 @@ class Model:
 
         Args:
             pooling, normalize: See `unmask.inference.embed.EmbedSettings`; None takes what the folder says. Without
-                its files that is the mean, not divided by its length.
+                its files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
+                the hub is asked once.
             long_texts: See there.
 
         Raises:
@@ -157,6 +164,9 @@ class Model:
                 damaged.
             SettingsError: Something is asked for that there is not.
         """
+        if self.hub is not None and not self._hub_was_asked and (pooling is None or normalize is None):
+            fetch_sentence_files(self.hub, self.folder)
+            self._hub_was_asked = True
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
             read_normalize(self.folder) if normalize is None else normalize,
@@ -220,14 +230,14 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     """
     if precision not in get_args(Precision):
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
-    path = find_model(folder)
+    path, hub = find_model(folder), hub_name(folder)
     tokenizer = load_tokenizer(path)
     fine_tuned = _fine_tuned(path, tokenizer)
     network = None if fine_tuned is None else fine_tuned.network
     if fine_tuned is not None and not isinstance(network, MaskedLM):
         foreign = fine_tuned.network.encoder
         foreign.compute_dtype = choose_dtype(precision, foreign.device)
-        return Model(path, None, tokenizer, fine_tuned)
+        return Model(path, None, tokenizer, fine_tuned, hub=hub)
     if not isinstance(network, MaskedLM):
         network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:
@@ -235,7 +245,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
         )
     network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
-    return Model(path, network, tokenizer, fine_tuned, has_head=has_prediction_head(path, network.config.layout))
+    has_head = has_prediction_head(path, network.config.layout)
+    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, hub=hub)
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:

@@ -16,6 +16,7 @@ import re
 import string
 from collections.abc import Sequence
 from itertools import chain, islice
+from threading import Lock
 
 import numpy as np
 import tokenizers
@@ -51,7 +52,7 @@ def can_remember(backend: tokenizers.Tokenizer) -> bool:
 
 
 class WordMemory:
-    """Tokenizes texts by their words, of which it remembers a bounded number.
+    """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it.
 
     Args:
         backend: The tokenizer, for which `can_remember` holds; special tokens must be encoded as text.
@@ -63,6 +64,7 @@ class WordMemory:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
         self.useful = True
+        self._lock = Lock()  # around all that changes the tables: the library lets other threads in
         self._forget()
 
     def _forget(self) -> None:
@@ -76,18 +78,30 @@ class WordMemory:
         """The tokens of all texts, one behind another, and how many each text has."""
         words = [_WORDS.findall(text) for text in texts]
         num_words = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+        with self._lock:
+            try:
+                lengths, begins, ids = self._look_up(words, int(num_words.sum()))
+            except BaseException:  # words that are numbered and not learned would shift the tokens of all later ones
+                self._forget()
+                raise
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        from_begin = np.repeat(begins - ends[:-1], lengths)
+        input_ids = ids[from_begin + np.arange(ends[-1])]
+        last = np.cumsum(num_words)
+        return input_ids, ends[last] - ends[last - num_words]
+
+    def _look_up(
+        self, words: Sequence[Sequence[str]], num_words: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """How many tokens each word of some texts has, where they begin in the table of ids, and that table."""
         known = len(self._numbers)
         each = map(self._numbers.__getitem__, chain.from_iterable(words))
-        numbers = np.fromiter(each, dtype=np.int64, count=int(num_words.sum()))
-        self._learn(list(islice(self._numbers, known, None)), len(numbers))
-        lengths = self._lengths[numbers]
-        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-        from_begin = np.repeat(self._begins[numbers] - ends[:-1], lengths)
-        input_ids = self._ids[from_begin + np.arange(ends[-1])]
-        last = np.cumsum(num_words)
+        numbers = np.fromiter(each, dtype=np.int64, count=num_words)
+        self._learn(list(islice(self._numbers, known, None)), num_words)
+        found = self._lengths[numbers], self._begins[numbers], self._ids
         if len(self._numbers) > MOST_WORDS or self._num_chars > MOST_CHARS:
             self._forget()
-        return input_ids, ends[last] - ends[last - num_words]
+        return found
 
     def _learn(self, words: list[str], num_met: int) -> None:
         if num_met > ENOUGH_WORDS and len(words) > MOST_NEW * num_met:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from unmask.hub.needs import TOKENIZER
 from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import SPELLINGS, find_special_ids
+from unmask.tokens.unknown import letter_check, spelling
 from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
+
+_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Tokenizer:
         self.backend = backend
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
-        self._memory = WordMemory(backend) if can_remember(backend) else None
+        self._letters = letter_check(backend) if self.special.unk is None else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values()) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -96,6 +99,21 @@ class Tokenizer:
         """A hash of everything the tokenizer does."""
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
+    @cached_property
+    def _of_corpus(self) -> tokenizers.Tokenizer:
+        """A copy for which special tokens are letters, made when text of a corpus is first met.
+
+        A copy, since such a setting holds for every thread at once, and a prompt of another thread needs its masks. It
+        takes as much memory as the original.
+        """
+        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
+    @cached_property
+    def _memory(self) -> WordMemory | None:
+        return WordMemory(self._of_corpus) if can_remember(self.backend) else None
+
     def encode_corpus(self, texts: Sequence[str]) -> list[Encoded]:
         """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other.
 
@@ -103,7 +121,7 @@ class Tokenizer:
             texts: Any number of texts; they are tokenized in parallel.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
@@ -119,13 +137,14 @@ class Tokenizer:
             The tokens, and how many of them each text has.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        with self._corpus_text(texts):
+        self._check_letters(texts)
+        with spelling():
             if self._memory is not None and self._memory.useful:
                 input_ids, lengths = self._memory.encode(texts)
             else:
-                input_ids, lengths = _joined(self.backend.encode_batch_fast(list(texts), add_special_tokens=False))
+                input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
         return Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[Encoded, TokenPlaces]:
@@ -135,10 +154,11 @@ class Tokenizer:
             The tokens, and where they stand.
 
         Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character.
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        with self._corpus_text(texts):
-            encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        self._check_letters(texts)
+        with spelling():
+            encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
         input_ids, lengths = _joined(encodings)
         encoded = Encoded(input_ids, self.word_starts.of_texts(input_ids, lengths))
         offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
@@ -146,29 +166,16 @@ class Tokenizer:
         begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
         return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
 
-    @contextmanager
-    def _corpus_text(self, texts: Sequence[str]) -> Iterator[None]:
-        """Reads special tokens as letters meanwhile."""
-        if self.special.unk is None:
-            for text in texts:
-                self.check_known(text)
-        before = self.backend.encode_special_tokens
-        self.backend.encode_special_tokens = True
-        try:
-            yield
-        finally:
-            self.backend.encode_special_tokens = before
-
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
         """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
-        if self.special.unk is None:
-            for text in texts:
-                self.check_known(text.replace(self.token(self.special.mask), ""))
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        mask = self.token(self.special.mask)
+        self._check_letters(text.replace(mask, "") for text in texts)
+        with spelling():
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -218,18 +225,22 @@ class Tokenizer:
         if (prefix_space := _prefix_space(self.backend)) is not None:
             config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
         self.backend.save(str(folder / "tokenizer.json"))
-        for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
+        for name, content in ((_CONFIG, config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def check_known(self, text: str) -> None:
-        """A tokenizer of characters without `[UNK]` would leave out what it does not know.
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokens.unknown`.
 
         Raises:
             TokenizerError: There is such a character.
         """
-        normalizer = self.backend.normalizer
-        for letter in set(text if normalizer is None else normalizer.normalize_str(text)):
-            if self.backend.token_to_id(letter) is None:
+        self._check_letters([text])
+
+    def _check_letters(self, texts: Iterable[str]) -> None:
+        if self._letters is None:
+            return
+        for text in texts:
+            if (letter := self._letters.find_unknown(text)) is not None:
                 raise TokenizerError(
                     f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
                     "the character out of the text, or train with tokenizer.bare=false"
@@ -262,7 +273,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             as a string, the name of a model on the hub.
 
     Raises:
-        TokenizerError: There is none, it is damaged, or it lacks what an encoder needs.
+        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, or the configuration beside a
+            `vocab.txt` says of its text what is neither true nor false.
     """
     file = source = local_path(source, TOKENIZER)
     if source.is_dir():
@@ -273,7 +285,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         )
     config = _read_config(file.parent)
     if file.suffix == ".txt":
-        backend = read_vocab_txt(file, lowercase=config.get("do_lower_case"))
+        backend = read_vocab_txt(
+            file,
+            lowercase=_flag(config, "do_lower_case", file),
+            strip_accents=_flag(config, "strip_accents", file),
+            part_ideographs=_flag(config, "tokenize_chinese_chars", file) is not False,
+        )
     else:
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
@@ -287,7 +304,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """What transformers wrote beside a tokenizer, where it did."""
-    file = folder / "tokenizer_config.json"
+    file = folder / _CONFIG
     if not file.is_file():
         return {}
     try:
@@ -295,6 +312,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
     return config if isinstance(config, dict) else {}
+
+
+def _flag(config: Mapping[str, Any], name: str, file: Path) -> bool | None:
+    """What the configuration beside a `vocab.txt` says of how text is read; None where it leaves that open."""
+    value = config.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise TokenizerError(f"{file.parent / _CONFIG}: {name} is {value!r}; give true, false or null")
 
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:

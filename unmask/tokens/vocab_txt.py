@@ -15,13 +15,17 @@ log = logging.getLogger(__name__)
 PREFIX = "##"
 
 
-def read_vocab_txt(file: Path, *, lowercase: bool | None) -> Tokenizer:
+def read_vocab_txt(
+    file: Path, *, lowercase: bool | None, strip_accents: bool | None = None, part_ideographs: bool = True
+) -> Tokenizer:
     """Builds BERT's tokenizer from its vocabulary.
 
     Args:
         file: An entry a line; the number of the line, from 0 on, is the id.
-        lowercase: Whether text is lowercased and accents are taken away; None asks the vocabulary: where no entry
-            has a capital letter, it was made of lowercased text. The guess is logged.
+        lowercase: Whether text is lowercased; None asks the vocabulary: where no entry has a capital letter, it was
+            made of lowercased text. The guess is logged.
+        strip_accents: Whether accents are taken away; None: where text is lowercased.
+        part_ideographs: Whether each Chinese character is a word.
 
     Raises:
         TokenizerError: The file is not UTF-8, holds an entry twice, or lacks a special token.
@@ -53,7 +57,9 @@ def read_vocab_txt(file: Path, *, lowercase: bool | None) -> Tokenizer:
             "that case is folded" if lowercase else "that case is kept",
         )
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
     return with_special_tokens(tokenizer, mask_takes_space=False)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import importlib
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import unmask
 from unmask.cli import app as app_module
 from unmask.masking.settings import STRATEGIES
+from unmask.pretraining.interrupt import Interrupted
 
 
 def call(*arguments: object, code: int = 0) -> tuple[str, str]:
@@ -249,7 +253,9 @@ def test_lexicon(main, data_folder: Path, tmp_path: Path) -> None:  # type: igno
         (("masks", "text", "--rate", "2"), "masking: rate"),
         (("masks", "text", "--tokenizer", "nowhere"), "unmask: nowhere: there is no tokenizer.json"),
         (("fill", "nowhere", "[MASK]"), "unmask: nowhere: no such folder"),
-        (("pretrain",), "Missing option '--out'"),
+        (("pretrain",), "unmask: Missing option '--out'; see unmask pretrain --help"),
+        (("pretrain", "--out", "x", "--stepz", "3"), "No such option: --stepz"),
+        (("pretrain", "--out", "x", "--steps", "many"), "Invalid value for '--steps'"),
         (("spam",), "No such command 'spam'"),
     ],
 )
@@ -264,8 +270,74 @@ def test_mistakes_end_with_one_clear_line_and_code_2(  # type: ignore[no-untyped
     code, out, err = main(*arguments)
     assert code == 2
     assert out == ""
-    assert message in " ".join(err.split())
+    *notes, line = err.splitlines()
+    assert line.startswith("unmask: ")
+    assert message in line
+    assert notes == [] or "no --tokenizer" in notes[0], "one line, of usage mistakes too"
     assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def test_without_arguments(main) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = main()
+    assert (code, err) == (0, "")
+    assert "finetune" in out
+
+
+def _ctrl_c(*arguments: object, **options: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _stopped_training(*arguments: object, **options: object) -> None:
+    raise Interrupted(signal.SIGTERM, "stopped and saved at step 3; go on with --out somewhere --resume")
+
+
+@pytest.mark.parametrize(
+    ("place", "stop", "command", "code", "said"),
+    [
+        ("cli.embed.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy", 130, "stopped; nothing was written"),
+        ("cli.lexicon.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
+        ("cli.finetune.finetune", _ctrl_c, "finetune MODEL --task classify --train TEXT --validation TEXT --out OUT/a",
+         130, "stopped; the same command with --resume goes on from what was saved last"),
+        ("comparing.trials.pretrain", _stopped_training, "compare tiny mini --data DATA --steps 1 --out OUT/a",
+         143, "stopped; the same command goes on from what was saved last"),
+        ("cli.compare.tune", _ctrl_c, "compare tiny --tune --data DATA --steps 1 --out OUT/a",
+         130, "stopped; the same command goes on from what was saved last"),
+        ("cli.evaluate.evaluate", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
+    ],
+)  # fmt: skip
+def test_what_is_said_when_stopped(  # type: ignore[no-untyped-def]
+    main,
+    place: str,
+    stop: Callable[..., None],
+    command: str,
+    code: int,
+    said: str,
+    run: unmask.Run,
+    data_folder: Path,
+    corpus_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, _, name = f"unmask.{place}".rpartition(".")
+    monkeypatch.setattr(importlib.import_module(module), name, stop)
+    paths = {"MODEL": run.folder / "model", "TEXT": corpus_file, "DATA": data_folder}
+    arguments = [str(paths.get(word, word)).replace("OUT/", f"{tmp_path}/") for word in command.split()]
+    found, out, err = main(*arguments)
+    assert (found, out, err.splitlines()[-1]) == (code, "", f"unmask: {said}")
+
+
+def test_one_held_out_document(main, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """It has no standard error: `null`, which is JSON, where NaN is not."""
+    train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
+    train.write_text("the cat sat on the mat\n" * 40)
+    held_out.write_text("a dog sat on the log and saw the cat\n")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    kept = f'corpus.validation=["{held_out}"]'
+    asked = ("pretrain", train, "--set", kept, "--out", tmp_path / "run", "--steps", 2, *small, "--json")
+    code, out, _ = main(*asked)
+    assert code == 0
+    assert json.loads(out)["validation_loss_stderr"] is None
+    assert "±" not in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])

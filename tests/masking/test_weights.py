@@ -83,6 +83,17 @@ def test_frequency_prefers_what_it_says(tokenizer: Tokenizer, exponent: float, p
         assert (shares[1] > 1.3 * shares[0]) == (prefers == "common")
 
 
+def test_rare_is_another_name(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 50, [40])
+    masks = []
+    for kind in ("rare", "frequency"):
+        content = {"units": {"kind": "span"}, "weights": {"kind": kind}}
+        settings = validated(MaskingSettings, content, where="masking")
+        masks.append(Masker(settings, tokenizer, frequencies=frequencies_of(tokenizer))(rows).labels)
+    assert torch.equal(*masks)
+    assert (masks[0] >= 0).any()
+
+
 def test_the_floor_bounds_the_preference(tokenizer: Tokenizer) -> None:
     """With a floor above every count all units are equally likely: the masks are those of exponent 0."""
     rows = make_rows(tokenizer, 50, [40])

@@ -221,24 +221,24 @@ def test_bf16_is_of_activations(tokenizer: Tokenizer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "longest", "types"),
     [
-        ("DistilBert", {}, 66, None),
+        ("DistilBert", {}, 66, 1),
         ("Electra", {}, 66, 2),
-        ("Electra", {"type_vocab_size": 1}, 66, None),
-        ("MPNet", {}, 64, None),
-        ("XLMRoberta", {}, 65, None),
+        ("Electra", {"type_vocab_size": 1}, 66, 1),
+        ("MPNet", {}, 64, 1),
+        ("XLMRoberta", {}, 65, 1),
         ("Nystromformer", SIZES, 66, 2),
-        ("IBert", {**SIZES, "type_vocab_size": 1}, 65, None),
-        ("DebertaV2", {}, 64, None),
+        ("IBert", {**SIZES, "type_vocab_size": 1}, 65, 1),
+        ("DebertaV2", {}, 64, 1),
         ("DebertaV2", {"position_biased_input": True, "type_vocab_size": 2}, 66, 2),
     ],
 )
 def test_the_longest_input(
-    name: str, changes: dict[str, Any], longest: int, types: int | None, tokenizer: Tokenizer, tmp_path: Path
+    name: str, changes: dict[str, Any], longest: int, types: int, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """And it is one that the model takes, while a longer one is not, where it has a table of positions."""
     pretrained = load(save_foreign(name, tokenizer, tmp_path, **changes), tokenizer)
     assert pretrained.config.max_position_embeddings == longest
-    assert pretrained.config.type_vocab_size == types
+    assert pretrained.config.num_types == types
     assert (pretrained.config.hidden_size, pretrained.config.pad_id) == (32, 0)
     model = foreign_with_head(pretrained, INFOS["classify"], seed=0, dropout=None).eval().encoder
     assert model(torch.full((1, longest), 7)).shape == (1, longest, 3)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from unmask.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
+from unmask.model.initialise import initialise
 from unmask.model.task_folder import TaskInfo, load_task_model, save_task_model, with_task_head
 from unmask.tasks.examples import Example
 from unmask.tasks.network import outputs_of
@@ -168,6 +169,23 @@ def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Pat
     assert torch.equal(model.label_head.dense.weight, pooler["bert.pooler.dense.weight"])
     assert model.label_head.dense.bias is not None
     assert torch.equal(model.label_head.dense.bias, pooler["bert.pooler.dense.bias"])
+
+
+def test_a_pooler_that_classes_were_told_from_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
+    """Where the folder's own classes take it, which other labels do not."""
+    model = MaskedLM(make_model(layout="bert").config, label_names=("dark", "bright"))
+    initialise(model, seed=3)
+    save_model(model, tmp_path)
+    found = load_model(tmp_path, mask_id=4)
+    assert found.label_head is not None
+    assert found.label_head.dense is not None
+    new = with_task_head(found, INFOS[0], seed=0).label_head
+    assert new is not None
+    assert new.dense is not None
+    assert torch.equal(new.dense.weight, found.label_head.dense.weight)
+    assert new.dense.bias is not None
+    assert found.label_head.dense.bias is not None
+    assert torch.equal(new.dense.bias, found.label_head.dense.bias)
 
 
 def test_a_new_head_depends_on_its_seed_alone(make_model: MakeModel) -> None:

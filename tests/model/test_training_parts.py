@@ -41,6 +41,12 @@ def test_dropout_drops_its_share_and_keeps_the_expectation() -> None:
     assert dropout(x, 0.2, seed=-(2**63)).shape == x.shape
 
 
+def test_dropout_in_bf16_keeps_the_expectation() -> None:
+    """1 / 0.9 is no number of bf16: what is kept is rounded once, as its product."""
+    x = torch.full((100, 100), 100.0, dtype=torch.bfloat16)
+    assert set(dropout(x, 0.1, seed=5).unique().tolist()) == {0.0, float(torch.tensor(100 / 0.9).bfloat16())}
+
+
 @pytest.mark.parametrize("layout", PARTS)
 def test_dropout_is_of_training_alone_and_a_function_of_its_seed(make_model: MakeModel, layout: str) -> None:
     model = make_model(layout=layout, dropout=0.3)

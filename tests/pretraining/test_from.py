@@ -19,6 +19,7 @@ from tests.pretraining.checkpoints import SHORT, further, headless, released
 from unmask.errors import CorpusError, DataError, ModelError, RunError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
+from unmask.model.initialise import initialise
 from unmask.pretraining.dry_run import forecast_run
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.request import Request
@@ -225,6 +226,21 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     model.kept_weights = {}
     _, notes = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
     assert notes[0] == "the head for pairs is new"
+
+
+def test_pairs_go_on_where_classes_were_told_from_the_same_pooler(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = MaskedLM(make_model(layout="bert").config, pairs=True, label_names=("dark", "bright"))
+    initialise(model, seed=3)
+    folder = released(model, tokenizer, tmp_path / "bert")
+    recipe = Request(from_=folder, settings=("objectives.pairs.kind=next_sentence",)).load()
+    made, notes = start_model(recipe, folder, tokenizer)
+    assert notes == ["the head for pairs is the checkpoint's"]
+    assert made.pair_head is not None
+    assert model.pair_head is not None
+    assert torch.equal(made.pair_head.pooler.weight, model.pair_head.pooler.weight)
+    assert torch.equal(made.pair_head.classifier.weight, model.pair_head.classifier.weight)
 
 
 def test_old_text_is_found_or_its_lack_is_said(

@@ -15,13 +15,15 @@ from safetensors.torch import load_file
 import unmask
 from tests.conftest import SMALL, make_text
 from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
-from unmask.evaluation.held_out import HeldOutSet
+from unmask.evaluation.held_out import HeldOut, HeldOutSet
 from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
 from unmask.model.head import MLMHead
 from unmask.model.loss import Losses
 from unmask.pretraining.metrics import read_metrics
+from unmask.pretraining.watch import Watch
 from unmask.training.checkpoint import list_checkpoints
+from unmask.training.state import TrainState
 
 SUMMARY_KEYS = {
     "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
@@ -318,10 +320,26 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
         return replace(losses, total=losses.total * (float("inf") if len(calls) == 5 else 1.0))
 
     monkeypatch.setattr(MLMHead, "losses", breaks)
-    with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the last good checkpoint is .*step-00000004"):
+    with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the latest checkpoint is .*step-00000004"):
         unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
     run = unmask.pretrain(out=tmp_path, resume=True)
     assert run.summary["steps"] == 9
+
+
+def test_a_held_out_loss_that_is_no_number_is_divergence(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update may ruin a model whose losses were finite until then. It is neither the best nor saved."""
+    real = Watch.measure
+
+    def measure(self: Watch, state: TrainState, *given: Any) -> HeldOut:
+        result = real(self, state, *given)
+        return replace(result, loss=float("nan")) if state.step == 4 else result
+
+    monkeypatch.setattr(Watch, "measure", measure)
+    settings = (*SMALL, "checkpoint.every_steps=2", "evaluation.times=4")
+    with pytest.raises(DivergedError, match=r"the held-out loss behind step 4 is nan; the latest .*step-00000002"):
+        unmask.pretrain([data_folder], out=tmp_path, steps=8, settings=settings)
 
 
 def test_without_files_the_packaged_text_is_used(tmp_path: Path) -> None:

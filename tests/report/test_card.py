@@ -96,7 +96,7 @@ def test_a_model_that_began_as_another(
 def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     """One held-out document, an objective beside masked tokens, paths, a remark, a sign that parts a table's cells."""
     summary = run.summary | {
-        "validation_loss_stderr": float("nan"),
+        "validation_loss_stderr": None,
         "objectives": {"sentence_order": {"loss": 0.5, "accuracy": 0.75, "count": 1200}},
     }
     manifest = load_manifest(run.folder / "data")

@@ -73,7 +73,10 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     model = with_task_head(make_model(layout=layout), info, seed=0).eval()
     encoder = InputEncoder(tokenizer, model.config)
     task, examples = task_of(info), examples_of(info, encoder)
-    together = outputs_of(model, task, examples)
+    told: list[tuple[int, int]] = []
+    together = outputs_of(model, task, examples, notify=lambda done, total: told.append((done, total)))
+    tokens = sum(len(example.input_ids) for example in examples if len(example.places))
+    assert told[-1] == (tokens, tokens)
     assert np.concatenate([output.ravel() for output in together]).std() > 0.01
     for example, packed in zip(examples, together, strict=True):
         [alone] = outputs_of(model, task, [example])

@@ -226,6 +226,18 @@ def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker:
         assert all(tensor.is_meta for tensor in moved)
 
 
+def test_no_part_has_more_sequences_than_a_kernel_takes(
+    stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = stream.batch(Cursor(), 9).rows
+    of_a_row = int(rows.segment_ids.max()) + 2
+    for most, sizes in ((9 * of_a_row, [9]), (5 * of_a_row, [4, 5]), (1, [1] * 9)):
+        monkeypatch.setattr("unmask.training.parts.MOST", most)
+        parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META)
+        assert [len(part.input_ids_BS) for part in parts] == sizes
+        assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU)) == 1
+
+
 @pytest.mark.parametrize("choice", ["auto", "no"])
 def test_cpus_compile_no_blocks(choice: Any) -> None:
     assert not choose_compiling(choice, CPU)

@@ -117,13 +117,21 @@ def no_memory_on_cpu() -> RuntimeError:
     return RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
 
-@pytest.mark.parametrize("error", [no_memory, no_memory_on_cpu])
+def no_memory_of_cuda() -> RuntimeError:
+    return RuntimeError("CUDA error: out of memory")
+
+
+def no_memory_for_products() -> RuntimeError:
+    return RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
+@pytest.mark.parametrize("error", [no_memory, no_memory_on_cpu, no_memory_of_cuda, no_memory_for_products, MemoryError])
 def test_where_memory_runs_out_the_step_is_made_in_halves(
     make_model: MakeModel,
     stream: RowStream,
     masker: Masker,
     monkeypatch: pytest.MonkeyPatch,
-    error: Callable[[], RuntimeError],
+    error: Callable[[], Exception],
 ) -> None:
     """Eight rows do not fit, nor four: two do, and the weights are those of a run that was told so."""
     small, told = settings_of(steps=4), settings_of(steps=4, micro_batch_tokens=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,10 @@ from unmask.cli.commands.models import evaluate, fill
 from unmask.cli.commands.pretraining import pretrain, recipes
 from unmask.cli.commands.text import audit, lexicon, masks, prepare
 
+STOPPED = 130  # by Ctrl-C, where nothing is kept of what was begun
+
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Pretrain masked language models on your own text, and use them in transformers.",
@@ -51,17 +52,33 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """Runs the command line: exit code 0, 2 for a user's mistake, 128 + signal when stopped."""
+    """Runs the command line and leaves.
+
+    The exit code is 0; 1 where a check has found something; 2 for a user's mistake; 128 + the signal when stopped.
+    """
     from unmask.errors import UnmaskError
 
     try:
-        app()
+        code = app(args=None if sys.argv[1:] else ["--help"], prog_name="unmask", standalone_mode=False) or 0
+        said = "stopped" if code == STOPPED else ""
     except UnmaskError as error:
-        sys.stderr.write(f"unmask: {error}\n")
-        sys.exit(2)
+        code, said = 2, str(error)
     except Exception as error:
-        signum = getattr(error, "signum", None)
-        if signum is None:
+        if (signum := getattr(error, "signum", None)) is not None:
+            code, said = 128 + signum, str(error)
+        elif hasattr(
+            error, "format_message"
+        ):  # a usage error: its class is click's or typer's, as typer's version has it
+            code, said = 2, _usage_error(error)
+        else:
             raise
-        sys.stderr.write(f"unmask: {error}\n")
-        sys.exit(128 + signum)
+    if said:
+        sys.stderr.write(f"unmask: {said}\n")
+    sys.exit(code)
+
+
+def _usage_error(error: Any) -> str:
+    """What is wrong with the options, on one line, with where they are told."""
+    context = getattr(error, "ctx", None)
+    command = "unmask" if context is None else context.command_path
+    return f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.cli.audit_table import show_audits
 from unmask.cli.progress import ConsoleReporter, console
+from unmask.cli.token_bar import TokenBar
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.audit import Audit, audit
 from unmask.evaluation.audit_pairs import PairAudit
@@ -53,15 +55,18 @@ def run_audit(
         if not every_strategy:
             check_annotations(recipe, data.manifest)
         audits, left_out, followers = {}, {}, []
-        for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
-            try:
-                audits[name] = _audit_one(masking, recipe, data, max_tokens, Path(scratch))
-                if followed_scores(masking):
-                    followers.append(name)
-            except (SettingsError, DataError) as error:
-                if not every_strategy:
-                    raise
-                left_out[name] = str(error)
+        with TokenBar("masking") as bar:
+            for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
+                try:
+                    audits[name] = _audit_one(
+                        masking, recipe, data, max_tokens, Path(scratch), partial(bar.notify, f"masking by {name}")
+                    )
+                    if followed_scores(masking):
+                        followers.append(name)
+                except (SettingsError, DataError) as error:
+                    if not every_strategy:
+                        raise
+                    left_out[name] = str(error)
         manifest = data.manifest
         del data  # unmaps the shards before their folder goes
     show_audits(audits, left_out, followers)
@@ -88,7 +93,14 @@ def _strategies(masking: MaskingSettings, *, every_strategy: bool) -> Iterator[t
         yield name, masking.model_copy(update={"strategy": name, **pair})
 
 
-def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max_tokens: int, scratch: Path) -> Audit:
+def _audit_one(
+    masking: MaskingSettings,
+    recipe: Recipe,
+    data: PreparedData,
+    max_tokens: int,
+    scratch: Path,
+    notify: Callable[[int, int], None],
+) -> Audit:
     training, pairs = recipe.training, recipe.objectives.pairs
     tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=LogReporter())
     masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
@@ -101,11 +113,12 @@ def _audit_one(masking: MaskingSettings, recipe: Recipe, data: PreparedData, max
     )
 
     def batches() -> Iterator[tuple[Rows, MaskedRows]]:
-        tokens = 0
+        tokens, total = 0, min(max_tokens, data.manifest.train.tokens)
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // training.sequence_length)):
             # No model: strategies that follow one begin with equal weights, as a training does.
             yield batch.rows, masker(batch.rows, scores=Scores(0, {}))
             tokens += batch.num_tokens
+            notify(tokens, total)
             if tokens >= max_tokens or batch.cursor.epoch:
                 return
 

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from unmask.cli.progress import ConsoleReporter, console
 from unmask.comparing.compare import Plan, compare
-from unmask.comparing.trials import Protocol
+from unmask.comparing.trials import GOES_ON, Protocol
 from unmask.comparing.tune import TunePlan, tune
 from unmask.errors import SettingsError
+from unmask.pretraining.interrupt import Interruption
 
 SEEDS, TRIALS = 3, 20
 _SHOWN = 5  # trials of a search
@@ -41,7 +42,7 @@ def run_compare(asked: Asked) -> dict[str, Any]:
         raise SettingsError("--trials and --search are for searching a recipe's numbers; add --tune")
     seeds = SEEDS if asked.seeds is None else asked.seeds
     plan = Plan(recipes=asked.recipes, data=asked.data, protocol=asked.protocol, seeds=seeds)
-    with ConsoleReporter() as reporter:
+    with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = compare(plan, asked.out, reporter=reporter)
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe")
@@ -68,7 +69,7 @@ def run_tune(asked: Asked) -> dict[str, Any]:
     plan = TunePlan(
         recipe=asked.recipes[0], data=asked.data, protocol=asked.protocol, search=asked.search, trials=trials
     )
-    with ConsoleReporter() as reporter:
+    with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = tune(plan, asked.out, reporter=reporter)
     succeeded = sorted((trial for trial in result["trials"] if trial["loss"] is not None), key=lambda t: t["loss"])
     table = Table(box=None, pad_edge=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -31,7 +30,7 @@ def show_run_forecast(paths: Sequence[str | Path] | None, recipe: Recipe) -> dic
             f"{duration(result['seconds'])}, {result['tokens_per_second']:,.0f} tokens a second on {result['device']}",
         ),
         ("", f"{result['tokens_seen']:,} tokens seen, {result['epochs']:.1f} times the text"),
-        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
+        memory_line(result["memory_bytes"]),
         ("disk", f"{result['disk_bytes'] / 2**30:.2f} GiB at most, data and checkpoints"),
     ]
     show_lines(lines)
@@ -61,6 +60,13 @@ def _text_line(documents: int, num_bytes: int, tokens: int, at_least: str) -> tu
 
 def _plan_lines(plan: str, skipped: dict[str, int]) -> list[tuple[str, str]]:
     return [("", plan), *(("", f"left out: {number:,} {reason}") for reason, number in skipped.items())]
+
+
+def memory_line(num_bytes: int | None) -> tuple[str, str]:
+    """What memory the first steps took; None where the system does not say."""
+    if num_bytes is None:
+        return "memory", "not known: this system does not say what a process takes"
+    return "memory", f"{num_bytes / 2**30:.1f} GiB, measured in the first steps"
 
 
 def show_lines(lines: Sequence[tuple[str, str]]) -> None:

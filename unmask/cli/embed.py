@@ -49,7 +49,7 @@ def run_embed(
     keep_freed_memory()
     size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
     done, begin = 0, time.perf_counter()
-    with Interruption(), ConsoleReporter() as reporter:
+    with Interruption("nothing was written"), ConsoleReporter() as reporter:
         reporter.note(texts.describe())
         taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
         reporter.note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")

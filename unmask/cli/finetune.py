@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from unmask.cli.dry_run import show_lines
+from unmask.cli.dry_run import memory_line, show_lines
 from unmask.cli.progress import ConsoleBar, console, duration
 from unmask.finetuning.finetune import finetune, forecast_finetune
 from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.reporter import in_words
+from unmask.pretraining.arrivals import Arrivals
+from unmask.pretraining.interrupt import Interruption
 from unmask.training.loop import StepReport
 
 
@@ -22,8 +23,9 @@ def run_finetune(model: str, *, out: Path, settings: Sequence[str], **options: A
 
     Raises:
         UnmaskError: As `unmask.finetune`.
+        Interrupted: SIGINT or SIGTERM; what was finished is kept.
     """
-    with _Console() as reporter:
+    with Interruption(), _Console() as reporter:
         result = finetune(model, out=out, settings=settings, reporter=reporter, **options)
     _show(result.summary, result.folder)
     return result.summary
@@ -50,7 +52,7 @@ def show_forecast(model: str, **options: Any) -> dict[str, Any]:
             f"at most {result['steps']:,} steps{several} at a learning rate of {result['learning_rate']:.2g}, "
             f"{duration(result['seconds'])} in all on {result['device']}",
         ),
-        ("memory", f"{(result['memory_bytes'] or math.nan) / 2**30:.1f} GiB, measured in the first steps"),
+        memory_line(result["memory_bytes"]),
     ]
     show_lines(lines)
     return result
@@ -59,17 +61,25 @@ def show_forecast(model: str, **options: Any) -> dict[str, Any]:
 class _Console(ConsoleBar):
     """Draws the progress on stderr."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrivals = Arrivals()
+
     def begin(self, seed: int, number: int, runs: int) -> None:
         """A new bar."""
         what = "training" if runs == 1 else f"seed {seed} ({number} of {runs})"
         if runs > 1:
             self.note(what)
+        self._arrivals = Arrivals()
         self.begin_task(what)
 
     def step(self, report: StepReport) -> None:
         """Loss, and the time that is left at most."""
-        left = report.seconds * (1.0 - report.progress) / report.progress
-        self.show(report.progress, f"step {report.step:,}, loss {report.loss:.3f}, at most {duration(left)} left")
+        for arrived in self._arrivals.add(report):
+            left = arrived.seconds * (1.0 - arrived.progress) / arrived.progress
+            self.show(
+                arrived.progress, f"step {arrived.step:,}, loss {arrived.loss:.3f}, at most {duration(left)} left"
+            )
 
     def evaluation(self, evaluated: Evaluated) -> None:
         """Prints a line."""

@@ -35,7 +35,7 @@ def run_lexicon(data: Path, out: Path, *, options: dict[str, Any], overwrite: bo
     if out.exists() and not overwrite:
         raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
     opened = open_prepared(data)
-    with Interruption(), ConsoleReporter() as reporter:
+    with Interruption("nothing was written"), ConsoleReporter() as reporter:
         lexicon = make_lexicon(opened, out, settings, reporter)
         _show(lexicon, opened.tokenizer, reporter)
         by_words = {str(n): int((lexicon.num_words == n).sum()) for n in range(2, settings.max_words + 1)}

@@ -8,10 +8,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.cli.progress import console
+from unmask.cli.token_bar import TokenBar
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.finetuning.reading import read_labelled
@@ -56,7 +58,8 @@ def run_predict(
     kind = "pairs" if loaded.info.paired else loaded.info.kind
     usual = Columns(**loaded.info.columns)
     data = read_labelled(file, kind, columns, with_labels=False, usual=usual)
-    found = loaded.predict_records(data.records)
+    with TokenBar("reading") as bar:
+        found = loaded.predict_records(data.records, notify=partial(bar.notify, "predicting"))
     log = console()
     if data.columns is not None:
         named = {name: column for name, column in vars(data.columns).items() if column is not None}

@@ -37,7 +37,7 @@ def run_prepare(
             f"{out} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
             "--out"
         )
-    with Interruption(), ConsoleReporter() as reporter:
+    with Interruption("the same command goes on"), ConsoleReporter() as reporter:
         manifest = prepare(
             paths,
             out,

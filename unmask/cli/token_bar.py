@@ -1,4 +1,4 @@
-"""A bar for commands that measure a model: tokens that it was asked for, of how many, how fast, and the time left."""
+"""A bar for commands that go through tokens: how many of how many, how fast, and the time left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unmask.cli.progress import ConsoleBar, duration
 
 
 class TokenBar(ConsoleBar):
-    """Draws what `notify` of `evaluate` and `score` is told."""
+    """Draws what a `notify` is told."""
 
     def __init__(self, first: str) -> None:
         """Begins.

@@ -33,8 +33,14 @@ def run_verify(model: str, onnx: Path | None) -> dict[str, Any]:
         table.add_row(_words(name), Text("not made", "yellow"), "", Text(reason))
     console().print(table)
     failed = sum(not check.passed for check in result.checks.values())
-    console().print(f"{failed} of {len(result.checks)} checks failed" if failed else "all checks passed")
+    console().print(_outcome(failed, len(result.checks), len(result.skipped)))
     return result.plain()
+
+
+def _outcome(failed: int, made: int, skipped: int) -> str:
+    if failed:
+        return f"{failed} of {made} checks failed"
+    return f"all {made} checks passed" + (f", {skipped} not made" if skipped else "")
 
 
 def _words(name: str) -> str:

@@ -17,11 +17,13 @@ from unmask.inference.evaluate import evaluate
 from unmask.inference.model import load
 from unmask.inference.score import score
 from unmask.masking.settings import STRATEGIES
+from unmask.pretraining.interrupt import Interrupted
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
 
 EVALUATION = "evaluation.json"
+GOES_ON = "the same command goes on from what was saved last"
 _FINETUNE, _SEED = "finetune.", "training.seed="
 
 
@@ -145,18 +147,21 @@ def measured_run(
     file = folder / EVALUATION
     if not file.is_file():
         asked = protocol.request(name, seed=seed, overrides=overrides)
-        run = pretrain(
-            data,
-            out=folder,
-            recipe=asked.recipe,
-            strategy=asked.strategy,
-            minutes=asked.minutes,
-            steps=asked.steps,
-            seed=seed,
-            settings=asked.settings,
-            resume=True,
-            reporter=reporter,
-        )
+        try:
+            run = pretrain(
+                data,
+                out=folder,
+                recipe=asked.recipe,
+                strategy=asked.strategy,
+                minutes=asked.minutes,
+                steps=asked.steps,
+                seed=seed,
+                settings=asked.settings,
+                resume=True,
+                reporter=reporter,
+            )
+        except Interrupted as error:  # it says how the run goes on by itself
+            raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
         model = load(run.folder / "model")
         measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0)
         content = {"name": name, "seed": seed, **measured, "steps": run.summary["steps"]}

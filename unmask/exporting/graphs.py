@@ -34,8 +34,8 @@ class Graph(nn.Module):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, each int64 [B, S]."""
-        types = self.model.config.type_vocab_size or 1
-        return ("input_ids", "attention_mask", *(("token_type_ids",) if types > 1 else ()))
+        types = ("token_type_ids",) if self.model.config.num_types > 1 else ()
+        return ("input_ids", "attention_mask", *types)
 
     def encode(self, input_ids_BS: Tensor, attention_mask_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
         """Hidden states [B, S, D]. Padding (0 in the mask) stands behind each text and gets the segment -1."""

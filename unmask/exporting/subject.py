@@ -101,7 +101,7 @@ class Subject:
     @property
     def num_types(self) -> int:
         """Token types that the layout tells apart."""
-        return self.model.network.config.type_vocab_size or 1
+        return self.model.network.config.num_types
 
 
 def open_subject(folder: str | Path) -> Subject:

@@ -137,10 +137,10 @@ def fit(
     every = max(1, batches // settings.evaluations_per_epoch)
     history: list[Evaluated] = []
     best: tuple[Evaluated, dict[str, Tensor]] | None = None
-    losses: list[float] = []
+    reports: list[StepReport] = []  # since the last evaluation; a GPU may still be computing their losses
     waited = 0
     for report in learning.steps:
-        losses.append(report.loss)
+        reports.append(report)
         on_step(report)
         in_epoch = report.step % batches
         if in_epoch and (in_epoch % every or batches - in_epoch < every):
@@ -148,11 +148,11 @@ def fit(
         evaluated = Evaluated(
             step=report.step,
             epoch=report.step / batches,
-            loss=math.fsum(losses) / len(losses),
+            loss=math.fsum(each.loss for each in reports) / len(reports),
             metrics=evaluate(model, plan.info, plan.task, plan.validation)[0],
         )
         model.train()
-        losses.clear()
+        reports.clear()
         history.append(evaluated)
         on_evaluation(evaluated)
         waited += 1

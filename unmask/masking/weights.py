@@ -67,7 +67,7 @@ class FrequencyWeights(Settings):
     here they order a draw without replacement, and the share of masked tokens stays exact.
     """
 
-    kind: Literal["frequency"] = "frequency"
+    kind: Literal["frequency", "rare"] = "frequency"
     exponent: Annotated[float, Field(ge=-4.0, le=4.0)] = -0.5
     floor: Annotated[int, Field(ge=1)] = 10
 

@@ -145,6 +145,11 @@ class EncoderConfig(Settings):
         """The row of the position table that a segment's first token takes."""
         return self.pad_id + 1 if self.parts.positions_after_padding else 0
 
+    @property
+    def num_types(self) -> int:
+        """Token types that the model tells apart: 1 where it has none."""
+        return self.type_vocab_size or 1
+
     def is_global(self, layer: int) -> bool:
         """Whether a layer attends to the whole segment."""
         return self.rotary is None or layer % self.rotary.global_every == 0

@@ -36,13 +36,13 @@ class ForeignConfig:
     Attributes:
         hidden_size: Its width.
         max_position_embeddings: Longest input in tokens, special tokens included.
-        type_vocab_size: Number of token types; None: it takes none.
+        num_types: Token types that it tells apart: 1 where it takes none.
         pad_id: The tokenizer's.
     """
 
     hidden_size: int
     max_position_embeddings: int
-    type_vocab_size: int | None
+    num_types: int
     pad_id: int
 
 

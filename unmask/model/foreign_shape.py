@@ -46,12 +46,12 @@ def foreign_config(model: Any, folder: Path, *, pad_id: int, max_length: int | N
             f"{folder}: a model of type {model.config.model_type!r} takes no attention mask, so that padding would "
             "change what it says; take another model"
         )
-    types = getattr(model.config, "type_vocab_size", None) if "token_type_ids" in arguments else None
+    types = getattr(model.config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
     longest = longest_of(model)
     if _knows_distances_only(model.config):
         longest = max_length or _of_tokenizer(folder) or LONGEST
     width = getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1]
-    return ForeignConfig(int(width), longest, types if types and types >= 2 else None, pad_id)
+    return ForeignConfig(int(width), longest, types or 1, pad_id)
 
 
 def _knows_distances_only(config: Any) -> bool:

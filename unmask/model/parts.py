@@ -104,7 +104,8 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
         kept = (draw >= round(rate * _DRAWS)).view(x.shape)
         return torch.where(kept, x / (1.0 - rate), 0.0)
     generator = torch.Generator(device=x.device).manual_seed(seed)
-    return x * torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator).div_(1.0 - rate)
+    kept = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
+    return x * kept * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
 
 
 class Activated(nn.Module):

@@ -4,8 +4,9 @@
     segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
     cu_seqlens      0               4             7        8                     16   16  16 ...
 
-The numbers behind the last sequence are all the same: sequences of length 0, which cost nothing. So the tensor has one
-of few lengths, and nothing that was compiled for it must be compiled anew for each batch.
+The numbers behind the last sequence are all the same: sequences of length 0. So the tensor has one of few lengths, and
+nothing that was compiled for it must be compiled anew for each batch. They are few: each takes memory in the backward
+pass of attention.
 
 Shape suffixes: B = rows, S = positions, C = capacity for sequences.
 """
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+MOST = 65_535  # that one call takes: they are a dimension of the grid that a GPU's kernel is launched with
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Sequences:
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
         """The segments of packed rows; the padding at a row's end is a sequence of its own.
 
-        The capacity is the smallest power of two that suffices. On a GPU this waits for the device, since it has to
+        The capacity is rounded up to one of four in each octave. On a GPU this waits for the device, since it has to
         say how many segments there are: a training step gets sequences that were made on the host.
 
         Args:
@@ -45,7 +48,8 @@ class Sequences:
         begins_BS = torch.ones_like(segment_ids_BS, dtype=torch.bool)
         begins_BS[:, 1:] = segment_ids_BS[:, 1:] != segment_ids_BS[:, :-1]
         places = torch.nonzero(begins_BS.flatten())[:, 0].to(torch.int32)
-        capacity = 1 << (len(places) - 1).bit_length()
+        step = 1 << max(0, (len(places) - 1).bit_length() - 3)
+        capacity = -(-len(places) // step) * step
         cu_seqlens = places.new_full((capacity + 1,), num_rows * length)
         cu_seqlens[: len(places)] = places
         return cls(cu_seqlens, length)

@@ -79,7 +79,8 @@ class TaskInfo:
 def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None) -> MaskedLM:
     """A model with the same weights and a new head.
 
-    The layer before BERT's classifier is the pooler of the folder, where it has one.
+    The layer before BERT's classifier is the pooler of the folder, where it has one, whether or not the model had a
+    use for it.
 
     Args:
         model: A masked language model.
@@ -96,7 +97,9 @@ def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float
         if f"{name}.".startswith(_HEADS) and isinstance(module, Linear):
             draw_matrix(module.weight, config.initializer_range, generator)
     dense = None if new.label_head is None else new.label_head.dense
-    if dense is not None and f"{_POOLER}weight" in model.kept_weights:
+    if dense is not None and (of_classes := model.label_head) is not None and of_classes.dense is not None:
+        dense.load_state_dict(of_classes.dense.state_dict())
+    elif dense is not None and f"{_POOLER}weight" in model.kept_weights:
         dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
     return new
 

@@ -25,9 +25,13 @@ class Interruption:
     """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
 
     Outside the main thread Python takes no signals, and nothing is done.
+
+    Args:
+        remark: What `Interrupted` says of how to go on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, remark: str = "the same command with --resume goes on from what was saved last") -> None:
+        self.remark = remark
         self.signum: int | None = None
         self.patient = False
         self._before: dict[int, signal._HANDLER] = {}
@@ -48,7 +52,7 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             return
-        raise Interrupted(signum, "stopped; the same command with --resume goes on from what was saved last")
+        raise Interrupted(signum, f"stopped; {self.remark}")
 
     @contextmanager
     def patience(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from dataclasses import asdict
@@ -103,9 +104,7 @@ def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> No
     shutil.rmtree(partial, ignore_errors=True)
     save_model(state.model, partial)
     config = state.model.config
-    data.tokenizer.save(
-        partial, max_length=config.max_position_embeddings, with_types=(config.type_vocab_size or 1) > 1
-    )
+    data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
     write_sentence_files(state.model.config, partial)
     write_checksums(partial)
     shutil.rmtree(folder.model, ignore_errors=True)
@@ -125,7 +124,7 @@ def _summary(
         "seconds": state.seconds,
         "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
         "validation_loss": result.loss,
-        "validation_loss_stderr": result.loss_stderr,
+        "validation_loss_stderr": None if math.isnan(result.loss_stderr) else result.loss_stderr,
         "validation_accuracy": result.accuracy,
         "validation_perplexity": result.perplexity,
         "predicted_tokens": result.predicted_tokens,

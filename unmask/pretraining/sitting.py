@@ -104,7 +104,7 @@ class Sitting:
         """Trains from the last checkpoint on, writes everything, and returns the summary.
 
         Raises:
-            DivergedError: The loss is not finite; the text names the last good checkpoint.
+            DivergedError: The loss is not finite; the text names the latest checkpoint.
             Interrupted: A signal came; the state was saved.
             RunError: A checkpoint cannot be written or read.
             MemoryFullError: Not even one row fits into memory.
@@ -178,7 +178,7 @@ class Sitting:
 
     def _way_out(self) -> str:
         checkpoints = list_checkpoints(self.folder.checkpoints)
-        last = f"the last good checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+        last = f"the latest checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
         rate = self.recipe.training.learning_rate
         return f"{last}. Start anew with a lower learning rate: --set training.learning_rate={rate / 3:.2g} --overwrite"
 

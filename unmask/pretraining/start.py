@@ -111,7 +111,7 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
     shutil.rmtree(partial, ignore_errors=True)
     save_model(model, partial)
     config = model.config
-    tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=(config.type_vocab_size or 1) > 1)
+    tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
     (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
     sync_folder(partial)
     os.replace(partial, folder)

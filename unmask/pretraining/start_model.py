@@ -59,9 +59,15 @@ def _whose(kept: bool) -> str:
 
 
 def _kept_pair_head(found: MaskedLM) -> dict[str, Tensor]:
-    """BERT's pooler and classifier of pairs by our names, which were loaded without being used; empty without both."""
+    """BERT's pooler and classifier of pairs by our names; empty without both.
+
+    They were loaded without being used, but for the pooler where classes of documents are told from it.
+    """
     names = LAYOUTS[found.config.layout].names
     ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
     stored = {name: found.kept_weights.get(names.theirs(name)[0]) for name in ours}
+    if found.label_head is not None and found.label_head.dense is not None:
+        pooler = found.label_head.dense.named_parameters(prefix="pair_head.pooler")
+        stored |= {name: weight.detach() for name, weight in pooler}
     kept = {name: weight for name, weight in stored.items() if weight is not None}
     return kept if len(kept) == len(ours) else {}

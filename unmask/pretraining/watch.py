@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from unmask.errors import DataError, TokenizerError
+from unmask.errors import DataError, DivergedError, TokenizerError
 from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
 from unmask.evaluation.objectives import ObjectiveSet
 from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
@@ -81,7 +82,7 @@ class Watch:
         return unigram_entropy(held_out.targets(), self.data.frequencies, self.data.tokenizer.ordinary)
 
     def due(self, progress: float) -> bool:
-        """Whether it is time for the next evaluation; the last one is at the end of the training."""
+        """Whether it is time for the next evaluation; a budget in steps or tokens ends with one."""
         number = int(progress * self.settings.times)
         if number > self._number or progress >= 1.0:
             self._number = number
@@ -93,8 +94,13 @@ class Watch:
 
         Returns:
             Whether the held-out loss is the lowest of the training so far.
+
+        Raises:
+            DivergedError: The held-out loss is not finite.
         """
         result = self.measure(state, self.held_out, self.objectives)
+        if not math.isfinite(result.loss):
+            raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         self.record(state, result, final=False)
         if self.prompts is not None:
             self.reporter.predictions(state.step, self.prompts.predict(state.model))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,14 +111,14 @@ def _masking(masking: Mapping[str, Any]) -> str:
     masks = (
         "static masks that are a function of seed and text"
         if masking.get("static")
-        else ("dynamic masks that are a function of seed, epoch and text")
+        else "dynamic masks that are a function of seed, epoch and text"
     )
     return f"{named}, with {masks}:\n\n{_toml(content)}"
 
 
 def _evaluation(summary: Mapping[str, Any]) -> str:
     error = summary["validation_loss_stderr"]
-    margin = "" if math.isnan(error) else f" ± {error:.3f}"  # no number where there is only one document
+    margin = "" if error is None else f" ± {error:.3f}"  # there is none where there is only one document
     rows = [
         ["loss, nats per hidden token", f"{summary['validation_loss']:.3f}{margin}"],
         [

@@ -39,7 +39,7 @@ class InputEncoder:
             raise SettingsError(f"finetune.max_length {max_length} is more than the model's {longest} positions")
         self.tokenizer = tokenizer
         self.max_length = max_length or longest
-        self.with_types = (config.type_vocab_size or 1) >= 2
+        self.with_types = config.num_types > 1
         self._whole = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self._cut = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self._cut.enable_truncation(self.max_length, strategy="longest_first")

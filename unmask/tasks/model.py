@@ -15,7 +15,7 @@ from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
 from unmask.model.task_folder import TaskInfo, does_task, load_task_model
 from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, words_of
-from unmask.tasks.network import outputs_of
+from unmask.tasks.network import Notify, outputs_of
 from unmask.tasks.predictions import Prediction
 from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
 from unmask.tasks.task import Task, task_of
@@ -61,10 +61,10 @@ class TaskModel:
         """
         return self.predict_records([self._record(number, given) for number, given in enumerate(inputs, 1)]).predictions
 
-    def predict_records(self, records: Sequence[Record]) -> Predicted:
-        """Predicts for records of the task's kind."""
+    def predict_records(self, records: Sequence[Record], *, notify: Notify | None = None) -> Predicted:
+        """Predicts for records of the task's kind; `notify` is told how many tokens are done, of how many."""
         encoded = self.task.encode(records, self._encoder, with_targets=False)
-        outputs = outputs_of(self.network, self.task, encoded.examples)
+        outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
         predictions = self.task.decode(records, encoded.examples, outputs)
         return Predicted(predictions, encoded.truncated, encoded.split)
 

@@ -94,9 +94,9 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def says_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of PyTorch says so; the CPU's allocator raises a plain RuntimeError."""
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "not enough memory" in str(error)
-        or "can't allocate memory" in str(error)
-    )
+    """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
+    and its libraries."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    phrases = ("not enough memory", "can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return any(phrase in str(error) for phrase in phrases)

@@ -35,7 +35,8 @@ class StepReport(HasFigures):
 
     Attributes:
         step: Its number, counted from 1.
-        progress: Share of the budget used up behind it, in [0, 1]; 1 at the last step.
+        progress: Share of the budget used up behind it, in [0, 1]; 1 at the last step, or by the clock a
+            little less where what was done between steps used up the rest.
         epoch: Of its rows.
         figures: Its losses and the gradient's norm, which a GPU may still be computing.
         predicted_tokens: Targets of the step.

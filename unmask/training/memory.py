@@ -38,18 +38,19 @@ def step_that_fits(
     while True:
         try:
             return attempt(micro_rows=micro_rows), micro_tokens
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not says_out_of_memory(error):
                 raise
-            reason = str(error).splitlines()[0]
+            reason = (str(error) or "no memory left").splitlines()[0]
         # Only here, since the exception held what the failed step had computed.
         optimizer.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if micro_rows == 1:
             raise MemoryFullError(
-                f"one row of {length} positions does not fit into memory ({reason}); take a smaller model, a shorter "
-                "training.sequence_length, or training.gradient_checkpointing=true"
+                f"one row of {length} positions does not fit into memory ({reason}); take a smaller model or "
+                "shorter inputs (training.sequence_length, finetune.max_length); while pretraining, "
+                "training.gradient_checkpointing=true saves memory, too"
             )
         micro_rows = (micro_rows + 1) // 2
         micro_tokens = micro_rows * length

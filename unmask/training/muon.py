@@ -23,9 +23,11 @@ from unmask.training.kernels import momentum as loops
 _EPS = 1e-7  # added to norms
 _CACHED = 5_000_000  # bytes of the matrices that a CPU orthogonalises at once
 
+_ROOM = 1.01  # what rounding may make singular values larger than the polynomials are made for
+
 # For each number of iterations its polynomials a x + b x^3 + c x^5, in their order: each is the nearest to 1, in the
 # largest difference, on the interval that those before it make of [0.01, 1], [0.003, 1] or [0.001, 1].
-POLYNOMIALS = {
+_NEAREST = {
     3: ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526)),
     4: (
         (8.3837, -24.7659, 18.3571),
@@ -41,6 +43,22 @@ POLYNOMIALS = {
         (2.2737, -1.6447, 0.4162),
     ),
 }
+
+
+Polynomial = tuple[float, float, float]  # a, b and c
+
+
+def _with_room(polynomials: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:
+    """The same of numbers that are smaller by the room, but for the last.
+
+    They rise steeply behind their intervals: in bf16 the largest singular value of a matrix of rank 1, which lies at
+    the very end, came out as 1e11 of five of them. Source: as of `orthogonalise`, section 3.4.
+    """
+    smaller = tuple((a / _ROOM, b / _ROOM**3, c / _ROOM**5) for a, b, c in polynomials[:-1])
+    return (*smaller, polynomials[-1])
+
+
+POLYNOMIALS = {iterations: _with_room(nearest) for iterations, nearest in _NEAREST.items()}
 
 
 @dataclass(frozen=True)
@@ -65,11 +83,11 @@ class Matrix:
 def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
     """Moves singular values near 1, keeping the singular vectors.
 
-    Three iterations bring singular values from 0.01 on to 0.73 to 1.27, four those from 0.003 on to 0.80 to 1.20, five
-    those from 0.001 on to 0.88 to 1.12.
+    Three iterations bring singular values from 0.01 on to 0.72 to 1.27, four those from 0.003 on to 0.78 to 1.20, five
+    those from 0.001 on to 0.86 to 1.12.
 
     Args:
-        matrices_NRC: With singular values of 1 at the most.
+        matrices_NRC: With singular values of 1 at the most, or 1.01 where they were rounded.
         iterations: A key of `POLYNOMIALS`.
 
     Source: Amsel et al. 2025 (The Polar Express), section 3: a polynomial of its own for each step, each the best for
@@ -134,13 +152,14 @@ class Muon:
                     matrix.weight.add_(update.flatten(0, 1), alpha=-rate)
 
     def _directions(self, batch: list[Matrix]) -> Tensor:
-        """Advances the running gradients; the directions of all matrices, [N, R, C], of length 1."""
+        """Advances the running gradients; the directions of all matrices, [N, R, C], a little shorter than 1."""
         gradients = [_gradient(matrix) for matrix in batch]
         running = [self._running[matrix.name] for matrix in batch]
         torch._foreach_lerp_(running, gradients, 1.0 - self.momentum)
         torch._foreach_lerp_(gradients, running, self.momentum)
         direction_NRC = torch.cat([m.parts(gradient) for m, gradient in zip(batch, gradients, strict=True)])
-        return (direction_NRC / (torch.linalg.matrix_norm(direction_NRC, keepdim=True) + _EPS)).to(self.dtype)
+        norm_N11 = torch.linalg.matrix_norm(direction_NRC, keepdim=True)
+        return (direction_NRC / (_ROOM * norm_N11 + _EPS)).to(self.dtype)
 
     def _looped_directions(self, batch: list[Matrix]) -> Tensor:
         """The same by compiled loops."""
@@ -154,7 +173,7 @@ class Muon:
             gradient_NRC = matrix.parts(_gradient(matrix))
             running_NRC = matrix.parts(self._running[matrix.name])
             given = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
-            loops.unit_directions(self.momentum, _EPS, *given)
+            loops.unit_directions(self.momentum, _ROOM, _EPS, *given)
         return direction_NRC
 
     def state(self) -> dict[str, Tensor]:

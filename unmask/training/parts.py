@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.masking.engine import MaskedRows
-from unmask.model.sequences import Sequences
+from unmask.model.sequences import MOST, Sequences
 from unmask.packing.rows import Rows
 from unmask.training.objectives import Objective, Targets
 
@@ -72,17 +72,26 @@ def parts_of(
         rows: What the batch holds: on the device, or on the host.
         masked: What the model sees and must predict, there as well.
         learned: The objectives.
-        micro_rows: Rows of a part at most; the parts are about equally large. None makes one part.
+        micro_rows: Rows of a part at most; the parts are about equally large. None makes one part, or as many as
+            sequences in a line make necessary.
         device: Where the model is.
     """
     num_rows = rows.shape[0]
+    are_there = rows.input_ids.device.type == device.type
+    if not are_there:
+        micro_rows = min(micro_rows or num_rows, max(1, MOST // _sequences_of_a_row(rows)))
     num_parts = math.ceil(num_rows / (micro_rows or num_rows))
     cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
     parts = [_part(rows.part(a, b), masked.part(a, b), learned) for a, b in pairwise(cuts)]
-    if rows.input_ids.device.type == device.type:
+    if are_there:
         return parts
     in_line = [replace(part, sequences=Sequences.of(part.segment_ids_BS)) for part in parts]
     return [part.map(lambda tensor: sent(tensor, device)) for part in in_line]
+
+
+def _sequences_of_a_row(rows: Rows) -> int:
+    """At the most; the padding is one of them."""
+    return int(rows.segment_ids.max()) + 2
 
 
 def _part(rows: Rows, masked: MaskedRows, learned: Sequence[Objective]) -> Part:

@@ -131,13 +131,12 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         raise
     try:
         optimizer.step(learning_rate_scale)
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         if not says_out_of_memory(error):
             raise
         raise MemoryFullError(
             f"memory ran out while the weights of step {step} were changed ({str(error).splitlines()[0]}): it cannot "
-            "be made again; go on from the last checkpoint with --resume and a smaller training.micro_batch_tokens, or "
-            "take a smaller model"
+            "be made again; go on with --resume when more memory is free, or take a smaller model"
         ) from error
     return StepResult(figures, counts[leading.name], len(parts), _joined(observed))
 

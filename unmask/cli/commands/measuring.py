@@ -33,7 +33,9 @@ def score(
 def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     recipes: Annotated[list[str], typer.Argument(help="Recipes (names or .toml files) or masking strategies.")],
     data: Annotated[list[str], typer.Option(help="Text or a prepared folder; may be repeated.")],
-    out: Annotated[Path, typer.Option(help="Folder of the comparison; the same command goes on in it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the comparison; the same command goes on in it.")] = Path(
+        "runs/compared"
+    ),
     minutes: Annotated[float | None, typer.Option(help="Minutes of training of each run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of each run, instead of minutes.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each recipe. [default: 3]")] = None,
@@ -54,7 +56,7 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
 ) -> None:
     """Find out which recipe or strategy is better on a text, with intervals over seeds; or which numbers are.
 
-    Example: unmask compare random span --data corpus.txt --minutes 10 --out runs/compared
+    Example: unmask compare random span --data corpus.txt --minutes 10
     """
     from unmask.cli.compare import Asked, run_compare, run_tune
     from unmask.comparing.trials import Protocol, task_files

@@ -18,17 +18,18 @@ STRETCHES = 16  # of a matrix, whose sums are added up in their order: the numbe
 
 @parallel
 def unit_directions(
-    momentum: float, eps: float, gradient_NRC: Any, running_NRC: Any, sums_NS: Any, direction_NRC: Any
+    momentum: float, room: float, eps: float, gradient_NRC: Any, running_NRC: Any, sums_NS: Any, direction_NRC: Any
 ) -> None:
-    """Advances the running gradients, and brings Nesterov's directions to length 1.
+    """Advances the running gradients, and brings Nesterov's directions to length 1 / room.
 
     Args:
         momentum: Decay of the running gradient.
-        eps: Added to the length.
+        room: Factor of the length that each is divided by.
+        eps: Added to it.
         gradient_NRC: The gradients.
         running_NRC: The running ones, in place.
         sums_NS: float32, [N, STRETCHES]: becomes the squares of the directions, added up.
-        direction_NRC: Becomes the directions, each matrix divided by its Frobenius norm.
+        direction_NRC: Becomes the directions, each matrix divided by its Frobenius norm times the room.
     """
     num, rows, columns = gradient_NRC.shape
     kept, fresh = np.float32(momentum), np.float32(1.0 - momentum)
@@ -47,7 +48,7 @@ def unit_directions(
         total = np.float32(0.0)
         for stretch in range(STRETCHES):
             total += sums_NS[n, stretch]
-        factor = np.float32(1.0) / (np.sqrt(total) + np.float32(eps))
+        factor = np.float32(1.0) / (np.float32(room) * np.sqrt(total) + np.float32(eps))
         gradient, running, direction_C = gradient_NRC[n, r], running_NRC[n, r], direction_NRC[n, r]
         for c in range(columns):
             store(direction_C, c, (gradient[c] + kept * (running[c] - gradient[c])) * factor)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.tokens.characters import Kind, edge_kinds
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -36,18 +38,22 @@ class WordPieces:
     def of(cls, tokenizer: Tokenizer) -> WordPieces:
         """Asks the tokenizer's word starts what they say behind a letter, and before one."""
         ids = np.flatnonzero(tokenizer.ordinary)
-        texts = [tokenizer.text(int(id_)) for id_ in ids]
-        is_letters = np.array([text.isascii() and text.isalpha() for text in texts], dtype=bool)
-        if not is_letters.any():
+        letter = _letter(tokenizer, ids)
+        if letter is None:
             return cls(torch.from_numpy(ids), torch.from_numpy(ids[:0]), torch.from_numpy(ids[:0]))
-        letter = ids[is_letters][0]
         goes_on = ~tokenizer.starts(np.stack([np.full_like(ids, letter), ids], axis=1))[:, 1]
         begins = np.ones_like(goes_on) if spells_spaces(tokenizer) else ~goes_on
         opening = begins.copy()
-        if (goes_on & is_letters).any():
-            further = ids[goes_on & is_letters][0]
+        if (further := _letter(tokenizer, ids[goes_on])) is not None:
             opening &= ~tokenizer.starts(np.stack([ids, np.full_like(ids, further)], axis=1))[:, 1]
         return cls(*(torch.from_numpy(ids[chosen]) for chosen in (begins, opening, goes_on)))
+
+
+def _letter(tokenizer: Tokenizer, ids: NDArray[np.int64]) -> int | None:
+    """The first of some ids whose text begins and ends with a letter, of any script that has words of several."""
+    letters = (Kind.LETTER, Kind.LETTER)
+    texts = ((id_, tokenizer.text(id_)) for id_ in ids.tolist())
+    return next((id_ for id_, text in texts if text and edge_kinds(text) == letters), None)
 
 
 def spells_spaces(tokenizer: Tokenizer) -> bool:

@@ -20,13 +20,14 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.inference.filled import Word
-from unmask.inference.predict import Query, likeliest
+from unmask.inference.predict import Query, likeliest, log_probabilities
 from unmask.inference.word_pieces import WordPieces, spells_spaces
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
 LONGEST_WORD = 32  # pieces
+BEGINNINGS = 1024  # of given words, looked at together
 
 
 @dataclass(frozen=True)
@@ -124,27 +125,23 @@ class WordSearch:
         return beams
 
     def _given(self, opened: Ids, place: int, length: int) -> list[tuple[tuple[int, ...], float]]:
-        """The log-probability of each given word of so many pieces; equal beginnings are looked at once."""
+        """The log-probability of each given word of so many pieces; words of an equal beginning share a look at it."""
         assert self.given is not None
         words = [tuple(word) for word in self.given.by_length[length].tolist()]
-        scores = dict.fromkeys(words, 0.0)
+        scores = np.zeros(len(words))
         for turn in range(length):
-            nexts: dict[tuple[int, ...], list[int]] = {}
-            for word in words:
-                tokens = nexts.setdefault(word[:turn], [])
-                if word[turn] not in tokens:
-                    tokens.append(word[turn])
-            value: dict[tuple[int, ...], float] = {}
-            allowed = sorted({token for tokens in nexts.values() for token in tokens})
-            asked = [Query(_put(opened, place, begin), np.array([place + turn])) for begin in nexts]
-            allowed_A = torch.tensor(allowed)
-            found = likeliest(self.model, self.tokenizer, asked, top_k=len(allowed), allowed_A=allowed_A)
-            rows = zip(nexts, found.token_ids_NK.tolist(), found.log_probabilities_NK.tolist(), strict=True)
-            for begin, tokens, values in rows:
-                value |= {(*begin, token): each for token, each in zip(tokens, values, strict=True)}
-            for word in words:
-                scores[word] += value[word[: turn + 1]]
-        return list(scores.items())
+            going_on: dict[tuple[int, ...], list[int]] = {}  # numbers of the words behind each beginning
+            for number, word in enumerate(words):
+                going_on.setdefault(word[:turn], []).append(number)
+            begins = list(going_on)
+            for first in range(0, len(begins), BEGINNINGS):
+                part = begins[first : first + BEGINNINGS]
+                asked = [Query(_put(opened, place, begin), np.array([place + turn])) for begin in part]
+                wanted = [np.array([words[number][turn] for number in going_on[begin]]) for begin in part]
+                found = log_probabilities(self.model, self.tokenizer, asked, wanted)
+                for begin, values in zip(part, found, strict=True):
+                    scores[going_on[begin]] += values
+        return list(zip(words, scores.tolist(), strict=True))
 
     def _word(self, ids: tuple[int, ...], score: float) -> Word:
         tokens = tuple(self.tokenizer.token(id_) for id_ in ids)

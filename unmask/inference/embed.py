@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.inference.batches import Batch, batches, hidden_states
 from unmask.inference.windows import cut
@@ -77,7 +78,7 @@ def embed_texts(
         names: What errors call each text; its number, counted from 0, unless given.
 
     Raises:
-        SettingsError: Something is no text, has no tokens, or is longer than the model.
+        SettingsError: Something is no text, holds what is no character, has no tokens, or is longer than the model.
     """
     if isinstance(texts, str):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
@@ -101,6 +102,7 @@ def _sequences(
     for name, text in zip(called, texts, strict=True):
         if not isinstance(text, str):
             raise SettingsError(f"{name} is {type(text).__name__}, not a text")
+        check_characters(text, name)
     longest = model.config.max_position_embeddings
     sequences, owners, num_long = [], [], 0
     for number, input_ids in enumerate(tokenizer.encode_prompts(texts)):

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from torch import Tensor
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.inference.filled import Candidate, Filled, Filling
 from unmask.inference.jointly import Beam, fill_by_beam, fill_by_confidence, fillings_of
@@ -73,7 +74,8 @@ def fill_texts(
         settings: How.
 
     Raises:
-        SettingsError: A text has no mask, `top_k` is out of range, or a candidate cannot be spelled.
+        SettingsError: A text has no mask or holds what is no character, `top_k` is out of range, or a candidate cannot
+            be spelled.
     """
     settings = settings or FillSettings()
     if not 1 <= settings.top_k <= tokenizer.vocab_size:
@@ -94,6 +96,7 @@ def _queries(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str]) -> lis
     for text in texts:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
+        check_characters(text, f"the text {text[:60]!r}")
     longest, longer = model.config.max_position_embeddings, 0
     queries = []
     for text, input_ids in zip(texts, tokenizer.encode_prompts(texts), strict=True):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.inference.filled import Word
 from unmask.inference.predict import Query, likeliest, log_probabilities
@@ -46,7 +47,7 @@ def read_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> GivenWor
     """Tokenizes candidates as they stand behind a space.
 
     Raises:
-        SettingsError: There are none, one is empty, or the vocabulary cannot spell it.
+        SettingsError: There are none, one is empty or holds what is no character, or the vocabulary cannot spell it.
     """
     if isinstance(candidates, str):
         raise SettingsError("candidates are a list of words; put brackets around a single one")
@@ -56,6 +57,7 @@ def read_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> GivenWor
     for word in candidates:
         if not word.strip():
             raise SettingsError(f"candidates: {word!r} is no word")
+        check_characters(word, f"candidates: {word!r}")
         pieces = tuple(tokenizer.encode_corpus([_as_in_text(tokenizer, word.strip())])[0].input_ids.tolist())
         if tokenizer.special.unk in pieces or not pieces:
             raise SettingsError(f"candidates: the tokenizer has no tokens for {word!r}; leave it out")

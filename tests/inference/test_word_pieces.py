@@ -14,7 +14,7 @@ WORDS = ("βασιλιάς", "φιλόσοφος", "Κωνσταντινούπο
 def test_a_vocabulary_without_a_letter_of_english() -> None:
     tokenizer = Tokenizer(train_wordpiece(lambda: [GREEK] * 3, vocab_size=90))
     assert not any(tokenizer.text(id_).isascii() and tokenizer.text(id_).isalpha() for id_ in range(5, 90))
-    pieces = WordPieces.of(tokenizer)
+    pieces = WordPieces.of(tokenizer).spaced
     opening, further = set(pieces.opening_A.tolist()), set(pieces.further_A.tolist())
     assert not opening & further
     for word in WORDS:
@@ -29,6 +29,6 @@ def test_a_vocabulary_without_a_letter_of_english() -> None:
 
 def test_ideographs_alone_make_no_words_of_several() -> None:
     tokenizer = Tokenizer(train_chars(lambda: ["我爱中国", "北京是中国的首都"]))
-    pieces = WordPieces.of(tokenizer)
+    pieces = WordPieces.of(tokenizer).spaced
     assert len(pieces.whole_A) == tokenizer.ordinary.sum()
     assert len(pieces.opening_A) == len(pieces.further_A) == 0

@@ -165,11 +165,27 @@ class Tokenizer:
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
+        self._check_prompts(texts)
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def place_prompts(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer.
+
+        Special tokens that stand around the text have [0, 0). A `[MASK]` may have the white space beside it, which some
+        tokenizers let it take along.
+        """
+        self._check_prompts(texts)
+        encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
+        return [
+            (np.asarray(encoding.ids, dtype=np.int32), np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            for encoding in encodings
+        ]
+
+    def _check_prompts(self, texts: Sequence[str]) -> None:
         if self.special.unk is None:
             for text in texts:
                 self.check_known(text.replace(self.token(self.special.mask), ""))
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
-        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token; any shape."""

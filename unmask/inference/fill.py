@@ -196,4 +196,4 @@ def _fillings(
         beams = fill_by_confidence(model, tokenizer, queries, first, allowed=allowed)
     else:
         beams = fill_by_beam(model, tokenizer, queries, first, num_beams=settings.top_k, allowed=allowed)
-    return fillings_of(tokenizer, queries, beams)
+    return fillings_of(tokenizer, masked, beams)

@@ -38,7 +38,7 @@ class Filling:
 
     Attributes:
         tokens: A token for each mask, in order; where words were asked for, a word.
-        text: The text with them in place.
+        text: The text with them in place, and all else in it as it was given.
         probability: Of the choice, each mask filled in turn given those that were filled before it (chain rule).
     """
 

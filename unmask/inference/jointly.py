@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.inference.filled import Filling
+from unmask.inference.masked_text import MaskedText, put_token
 from unmask.inference.predict import Likeliest, Query, likeliest
 from unmask.inference.spellings import Spellings
 from unmask.model.encoder import MaskedLM
@@ -35,16 +36,16 @@ class Beam:
 
 
 def fillings_of(
-    tokenizer: Tokenizer, queries: Sequence[Query], beams: Sequence[Sequence[Beam]]
+    tokenizer: Tokenizer, masked: Sequence[MaskedText], beams: Sequence[Sequence[Beam]]
 ) -> list[tuple[Filling, ...]]:
     """The beams of each text as users see them."""
-    texts = iter(tokenizer.decode_all([beam.input_ids.tolist() for some in beams for beam in some]))
 
-    def filling(beam: Beam, places: NDArray[np.int64]) -> Filling:
-        tokens = tuple(tokenizer.token(id_) for id_ in beam.input_ids[places].tolist())
-        return Filling(tokens, next(texts), math.exp(beam.score))
+    def filling(text: MaskedText, beam: Beam) -> Filling:
+        ids = beam.input_ids[text.query.places].tolist()
+        filled = text.filled([put_token(tokenizer, id_) for id_ in ids])
+        return Filling(tuple(map(tokenizer.token, ids)), filled, math.exp(beam.score))
 
-    return [tuple(filling(beam, query.places) for beam in some) for query, some in zip(queries, beams, strict=True)]
+    return [tuple(filling(text, beam) for beam in some) for text, some in zip(masked, beams, strict=True)]
 
 
 def fill_by_beam(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.inference.filled import Filling, Word
-from unmask.inference.masked_text import MaskedText
+from unmask.inference.masked_text import MaskedText, put_word
 from unmask.inference.words import Ids, WordSearch, with_pieces
 
 
@@ -66,10 +66,11 @@ def fill_with_words(search: WordSearch, masked: MaskedText, *, by_confidence: bo
                 options = [max(options, key=lambda option: option[1].score)]
             grown += [state.filled(number, word) for number, word in options]
         states = sorted(grown, key=lambda state: -state.score)[: search.top_k]
-    return tuple(_filling(search, state) for state in states)
+    return tuple(_filling(search, masked, state) for state in states)
 
 
-def _filling(search: WordSearch, state: _Partly) -> Filling:
+def _filling(search: WordSearch, masked: MaskedText, state: _Partly) -> Filling:
     words = [state.words[number] for number in sorted(state.words)]
     probability = math.prod(word.probability for word in words)
-    return Filling(tuple(word.text for word in words), search.tokenizer.decode(state.input_ids.tolist()), probability)
+    text = masked.filled([put_word(search.tokenizer, word) for word in words])
+    return Filling(tuple(word.text for word in words), text, probability)

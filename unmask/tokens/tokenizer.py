@@ -206,11 +206,7 @@ class Tokenizer:
 
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
-        return self.decode_all([input_ids])[0]
-
-    def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
-        """As `decode`, for any number of texts, in parallel."""
-        return list(self.backend.decode_batch([list(input_ids) for input_ids in texts], skip_special_tokens=True))
+        return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
 
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.

@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import unmask
 from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from unmask.cli import embed as command
 from unmask.cli.commands import embedding, models
 from unmask.corpus.texts import TextFile
 from unmask.errors import CorpusError
@@ -184,6 +186,26 @@ def test_wrong_folders(main, run: unmask.Run, lines: Path, tmp_path: Path) -> No
         (tmp_path / "texts" / name).write_text("x")
     code, _, err = main("embed", run.folder, tmp_path / "texts", "--out", out)
     assert (code, "these are 2 files; name one of them" in err) == (2, True)
+
+
+def test_the_precision_is_that_of_the_device_that_embeds(  # type: ignore[no-untyped-def]
+    main,  # noqa: F811
+    run: unmask.Run,
+    lines: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        asked.append((precision, device.type))
+        return torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    monkeypatch.setattr(command, "choose_device", lambda: torch.device("cpu"))
+    code, _, err = main("embed", run.folder, lines, "--out", tmp_path / "v.npy", "--precision", "auto")
+    assert code == 0, err
+    assert asked == [("auto", "cpu")] * 2, "as it is loaded, and where it is moved"
 
 
 def test_the_command_lines_choices_are_those_of_the_library() -> None:

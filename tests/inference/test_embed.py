@@ -14,6 +14,7 @@ from tests.conftest import make_text
 from tests.tokens.families import bare_characters
 from unmask.errors import ModelError, SettingsError
 from unmask.inference import embed as embed_module
+from unmask.inference import model as model_module
 from unmask.inference.batches import batches
 from unmask.inference.embed import EmbedSettings, embed_texts
 from unmask.inference.windows import around, cut
@@ -256,6 +257,19 @@ def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
     assert done.num_tokens == 5
     with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
         embed_texts(model, tokenizer, ["What", ""], EmbedSettings())
+
+
+def test_another_device_has_a_precision_of_its_own(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        assert precision == "auto"
+        return torch.bfloat16 if device.type == "meta" else torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    model = unmask.load(run.folder, precision="auto")
+    assert model.network.encoder.compute_dtype == torch.float32
+    model.to(torch.device("meta"))
+    assert model.network.encoder.tokens.device.type == "meta"
+    assert model.network.encoder.compute_dtype == torch.bfloat16
 
 
 def test_an_unknown_precision(run: unmask.Run) -> None:

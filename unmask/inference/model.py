@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
@@ -44,6 +45,7 @@ class Model:
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
         has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
             encoder it is untrained.
+        precision: Of the activations, as it was asked for.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Model:
         fine_tuned: TaskModel | None = None,
         *,
         has_head: bool = True,
+        precision: Precision = "float32",
     ) -> None:
         self.folder = folder
         self._network = None if network is None else network.eval()
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
         self.has_head = has_head
+        self.precision: Precision = precision
 
     @property
     def network(self) -> MaskedLM:
@@ -73,6 +77,15 @@ class Model:
                 f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
             )
         return self._network
+
+    def to(self, device: torch.device) -> None:
+        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        self.network.to(device)
+        self.network.encoder.compute_dtype = choose_dtype(self.precision, device)
 
     @overload
     def fill(
@@ -227,7 +240,7 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     if fine_tuned is not None and not isinstance(network, MaskedLM):
         foreign = fine_tuned.network.encoder
         foreign.compute_dtype = choose_dtype(precision, foreign.device)
-        return Model(path, None, tokenizer, fine_tuned)
+        return Model(path, None, tokenizer, fine_tuned, precision=precision)
     if not isinstance(network, MaskedLM):
         network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:
@@ -235,7 +248,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
         )
     network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
-    return Model(path, network, tokenizer, fine_tuned, has_head=has_prediction_head(path, network.config.layout))
+    has_head = has_prediction_head(path, network.config.layout)
+    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, precision=precision)
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:

@@ -88,7 +88,7 @@ def embed_texts(
         part = texts[begin : begin + PART_TEXTS]
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
         sequences, owners, long = _sequences(model, tokenizer, part, settings.long_texts, called)
-        vectors[begin : begin + len(part)] = _pooled(model, tokenizer, sequences, owners, settings, len(part))
+        vectors[begin : begin + len(part)] = pooled(model, tokenizer, sequences, owners, settings, len(part))
         around = len(tokenizer.special.around)
         num_tokens += sum(map(len, sequences)) - around * len(sequences)
         num_long += long
@@ -124,7 +124,7 @@ def _sequences(
 
 
 @torch.inference_mode()
-def _pooled(
+def pooled(
     model: MaskedLM,
     tokenizer: Tokenizer,
     sequences: Sequence[NDArray[np.int32]],
@@ -132,7 +132,15 @@ def _pooled(
     settings: EmbedSettings,
     num_texts: int,
 ) -> NDArray[np.float32]:
-    """Sums over each text's windows, divided by what was summed."""
+    """The vectors of texts that are token ids already [num_texts, D]: sums over each text's windows, divided by what
+    was summed.
+
+    Args:
+        model, tokenizer, settings: As for `embed_texts`.
+        sequences: Windows with special tokens, none of them empty or longer than the model.
+        owners: [windows], int64: the number of the text that each is of.
+        num_texts: How many there are, each with a window at the least.
+    """
     sums = torch.zeros(num_texts, model.config.hidden_size)
     counts = torch.zeros(num_texts)
     longest = model.config.max_position_embeddings

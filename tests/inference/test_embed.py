@@ -99,6 +99,17 @@ def test_a_folder_says_how_its_texts_are_embedded(
     np.testing.assert_allclose(model.embed(LINES[:5]), plain, atol=1e-6)
 
 
+def test_limits_and_prompts_of_a_folder_are_not_followed(sentence_folder: Path) -> None:
+    plain = unmask.load(sentence_folder).embed(LINES[:3])
+    for name, values in (
+        ("sentence_bert_config.json", {"max_seq_length": 4}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "the king: "}, "default_prompt_name": "query"}),
+    ):
+        file = sentence_folder / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    assert np.array_equal(unmask.load(sentence_folder).embed(LINES[:3]), plain)
+
+
 @pytest.mark.parametrize(
     ("pooling", "modules", "message"),
     [

@@ -144,6 +144,9 @@ class Model:
     ) -> NDArray[np.float32]:
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
+        Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
+        prompt would stand before every text.
+
         Args:
             texts: Any number of them.
             pooling, normalize, long_texts: See `embed_settings`.

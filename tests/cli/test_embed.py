@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import unmask
 from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from unmask.cli import embed as command
 from unmask.cli.commands import embedding, models
 from unmask.corpus.texts import TextFile
 from unmask.errors import CorpusError
@@ -146,6 +148,7 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         ("a.csv", "text,mood\nx,y\n", ("--id-column", "key"), "there is no column 'key'; columns are text, mood"),
         ("a.csv", "1,2\n3,4\n", (), "no column looks like text; columns are 0, 1; name one with --column NAME"),
         ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first"),
+        ("a.jsonl", '{"id": 9223372036854775808, "text": "x"}\n', (), "a.jsonl: the id 9223372036854775808 does not"),
         ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet; give --out one of these"),
         ("a.txt", "x", ("--out", "."), "is a folder; --out takes a file"),
         ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
@@ -183,6 +186,26 @@ def test_wrong_folders(main, run: unmask.Run, lines: Path, tmp_path: Path) -> No
         (tmp_path / "texts" / name).write_text("x")
     code, _, err = main("embed", run.folder, tmp_path / "texts", "--out", out)
     assert (code, "these are 2 files; name one of them" in err) == (2, True)
+
+
+def test_the_precision_is_that_of_the_device_that_embeds(  # type: ignore[no-untyped-def]
+    main,  # noqa: F811
+    run: unmask.Run,
+    lines: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        asked.append((precision, device.type))
+        return torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    monkeypatch.setattr(command, "choose_device", lambda: torch.device("cpu"))
+    code, _, err = main("embed", run.folder, lines, "--out", tmp_path / "v.npy", "--precision", "auto")
+    assert code == 0, err
+    assert asked == [("auto", "cpu")] * 2, "as it is loaded, and where it is moved"
 
 
 def test_the_command_lines_choices_are_those_of_the_library() -> None:

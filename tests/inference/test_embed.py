@@ -14,6 +14,7 @@ from tests.conftest import make_text
 from tests.tokens.families import bare_characters
 from unmask.errors import ModelError, SettingsError
 from unmask.inference import embed as embed_module
+from unmask.inference import model as model_module
 from unmask.inference.batches import batches
 from unmask.inference.embed import EmbedSettings, embed_texts
 from unmask.inference.windows import around, cut
@@ -96,6 +97,17 @@ def test_a_folder_says_how_its_texts_are_embedded(
     np.testing.assert_allclose(model.embed(LINES[:5], pooling="mean", normalize=False), plain, atol=1e-6)
     (sentence_folder / "modules.json").unlink()
     np.testing.assert_allclose(model.embed(LINES[:5]), plain, atol=1e-6)
+
+
+def test_limits_and_prompts_of_a_folder_are_not_followed(sentence_folder: Path) -> None:
+    plain = unmask.load(sentence_folder).embed(LINES[:3])
+    for name, values in (
+        ("sentence_bert_config.json", {"max_seq_length": 4}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "the king: "}, "default_prompt_name": "query"}),
+    ):
+        file = sentence_folder / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    assert np.array_equal(unmask.load(sentence_folder).embed(LINES[:3]), plain)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +268,19 @@ def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
     assert done.num_tokens == 5
     with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
         embed_texts(model, tokenizer, ["What", ""], EmbedSettings())
+
+
+def test_another_device_has_a_precision_of_its_own(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        assert precision == "auto"
+        return torch.bfloat16 if device.type == "meta" else torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    model = unmask.load(run.folder, precision="auto")
+    assert model.network.encoder.compute_dtype == torch.float32
+    model.to(torch.device("meta"))
+    assert model.network.encoder.tokens.device.type == "meta"
+    assert model.network.encoder.compute_dtype == torch.bfloat16
 
 
 def test_an_unknown_precision(run: unmask.Run) -> None:

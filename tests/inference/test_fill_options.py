@@ -195,7 +195,7 @@ def test_words_at_several_masks_together(make_model: Callable[..., MaskedLM], to
 def test_pieces_of_words_by_what_they_spell(family: str) -> None:
     """A word that text has at the least can be found."""
     tokenizer = trained(family)
-    pieces = WordPieces.of(tokenizer)
+    pieces = WordPieces.of(tokenizer).spaced
     whole, opening, further = (set(ids.tolist()) for ids in (pieces.whole_A, pieces.opening_A, pieces.further_A))
     assert opening <= whole
     if family != "char":
@@ -221,7 +221,7 @@ def test_candidates_are_spelled_as_in_text(family: str) -> None:
     """Behind a space, as most words stand."""
     tokenizer = trained(family)
     given = read_candidates(tokenizer, ["king", " king ", "philosopher"])
-    spelled = [tuple(ids) for words in given.by_length.values() for ids in words.tolist()]
+    spelled = [tuple(ids) for words in given.spaced.by_length.values() for ids in words.tolist()]
     inside = tokenizer.encode_corpus(["the king philosopher"])[0].input_ids.tolist()
     assert len(spelled) == 2, "the same word once"
     for ids in spelled:
@@ -231,8 +231,10 @@ def test_candidates_are_spelled_as_in_text(family: str) -> None:
 def test_candidates_of_a_vocabulary_without_a_space() -> None:
     tokenizer = Tokenizer(train_chars(lambda: ["MKLVA", "AVLK"], bare=True))
     given = read_candidates(tokenizer, ["MK", "A"])
-    spelled = {tuple(map(tokenizer.token, ids)) for words in given.by_length.values() for ids in words.tolist()}
-    assert spelled == {("M", "K"), ("A",)}
+    for spelling in (given.spaced, given.bare):
+        lengths = spelling.by_length.values()
+        spelled = {tuple(map(tokenizer.token, ids)) for words in lengths for ids in words.tolist()}
+        assert spelled == {("M", "K"), ("A",)}
     with pytest.raises(TokenizerError, match="the character 'X' is not in the vocabulary"):
         read_candidates(tokenizer, ["X"])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.progress import console
 from unmask.evaluation.audit import Audit
@@ -59,7 +59,7 @@ def _show_pos(audits: Mapping[str, Audit]) -> None:
         table.add_column(name, justify="right", overflow="fold")
     for tag in dict.fromkeys(tag for by_pos in found.values() for tag in by_pos):
         cells = (by_pos.get(tag, (0, 0)) for by_pos in found.values())
-        table.add_row(escape(tag), *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells))
+        table.add_row(Text(tag), *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells))
     console().print("\nPredicted, in % of the tokens of each part of speech:")
     console().print(table)
 

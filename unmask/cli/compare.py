@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.progress import ConsoleReporter, console
 from unmask.comparing.compare import Plan, compare
-from unmask.comparing.trials import GOES_ON, Protocol
+from unmask.comparing.trials import Protocol
 from unmask.comparing.tune import TunePlan, tune
 from unmask.errors import SettingsError
-from unmask.pretraining.interrupt import Interruption
+from unmask.pretraining.interrupt import GOES_ON, Interruption
 
 SEEDS, TRIALS = 3, 20
 _SHOWN = 5  # trials of a search
@@ -44,13 +45,7 @@ def run_compare(asked: Asked) -> dict[str, Any]:
     plan = Plan(recipes=asked.recipes, data=asked.data, protocol=asked.protocol, seeds=seeds)
     with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = compare(plan, asked.out, reporter=reporter)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("recipe")
-    for figure in result["by_figure"]:
-        table.add_column(figure.replace("_", " "), justify="right")
-    for name in result["recipes"]:
-        table.add_row(name, *(_cell(found["recipes"][name]) for found in result["by_figure"].values()))
-    console().print(table)
+    console().print(_by_recipe(result))
     console().print(f"\n{result['verdict']}", markup=False, soft_wrap=True)
     return result
 
@@ -71,18 +66,32 @@ def run_tune(asked: Asked) -> dict[str, Any]:
     )
     with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = tune(plan, asked.out, reporter=reporter)
-    succeeded = sorted((trial for trial in result["trials"] if trial["loss"] is not None), key=lambda t: t["loss"])
-    table = Table(box=None, pad_edge=False)
-    for column in ("trial", "loss", *succeeded[0]["parameters"]):
-        table.add_column(column, justify="right")
-    for trial in succeeded[:_SHOWN]:
-        values = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in trial["parameters"].values()]
-        table.add_row(str(trial["number"]), f"{trial['loss']:.4f}", *values)
-    console().print(table)
+    console().print(_best_trials(result))
     best = result["best"]["recipe"]
     console().print(f"\n{result['verdict']}\nrecipe  {best}", markup=False, soft_wrap=True)
     console().print(f"Try it: unmask pretrain FILE --recipe {best} --out DIR", markup=False, soft_wrap=True)
     return result
+
+
+def _by_recipe(result: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("recipe")
+    for figure in result["by_figure"]:
+        table.add_column(Text(figure.replace("_", " ")), justify="right")
+    for name in result["recipes"]:
+        table.add_row(Text(name), *(_cell(found["recipes"][name]) for found in result["by_figure"].values()))
+    return table
+
+
+def _best_trials(result: dict[str, Any]) -> Table:
+    succeeded = sorted((trial for trial in result["trials"] if trial["loss"] is not None), key=lambda t: t["loss"])
+    table = Table(box=None, pad_edge=False)
+    for column in ("trial", "loss", *succeeded[0]["parameters"]):
+        table.add_column(Text(column), justify="right")
+    for trial in succeeded[:_SHOWN]:
+        values = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in trial["parameters"].values()]
+        table.add_row(str(trial["number"]), f"{trial['loss']:.4f}", *map(Text, values))
+    return table
 
 
 def _cell(estimate: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def run_embed(
     check_out(out, overwrite=overwrite)
     loaded = load(model, precision=precision)
     how = loaded.embed_settings(**settings)
-    loaded.network.to(choose_device())
+    loaded.to(choose_device())
     texts = TextFile(file, **columns)
     keep_freed_memory()
     size = texts.source.path.stat().st_size if texts.source.kind == "text" else None

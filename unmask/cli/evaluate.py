@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.options import rates_of
 from unmask.cli.progress import console
@@ -83,5 +84,5 @@ def _breakdown(breakdown: dict[str, dict[str, dict[str, Any]]], rate: float) -> 
     for name, kinds in breakdown.items():
         for number, (kind, figures) in enumerate(kinds.items()):
             cells = (f"{figures['loss']:.3f}", f"{figures['accuracy']:.1%}", f"{figures['predicted_tokens']:,}")
-            table.add_row("" if number else name.replace("_", " "), kind, *cells)
+            table.add_row("" if number else name.replace("_", " "), Text(kind), *cells)
     return table

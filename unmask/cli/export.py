@@ -27,6 +27,7 @@ def run_export(model: str, out: Path, *, format: str, int8: bool, overwrite: boo
     for name, graph in result.graphs.items():
         table.add_row(name, f"{graph.bytes / 1e6:.1f}", f"{graph.largest_difference:.1e}", ", ".join(graph.outputs))
     console().print(table)
-    console().print(f"in {out}, with a README for onnxruntime and TensorRT; check them again with", soft_wrap=True)
+    told = f"in {out}, with a README for onnxruntime and TensorRT; check them again with"
+    console().print(told, markup=False, soft_wrap=True)
     console().print(f"unmask verify {model} --onnx {out}", markup=False, soft_wrap=True)
     return result.plain()

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.progress import console
 from unmask.inference.filled import Filled
@@ -61,5 +62,5 @@ def _table(masks: Sequence[Cells]) -> Table:
         table.add_column(f"mask {number}" if len(masks) > 1 else "mask")
         table.add_column("", justify="right")
     for rank, line in enumerate(zip_longest(*masks, fillvalue=("", "")), 1):
-        table.add_row(f"{rank}", *(cell for cells in line for cell in cells))
+        table.add_row(f"{rank}", *(Text(cell) for cells in line for cell in cells))
     return table

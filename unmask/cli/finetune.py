@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.dry_run import memory_line, show_lines
 from unmask.cli.progress import ConsoleBar, console, duration
@@ -96,7 +97,7 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
         spread = [summary["mean"][name], summary["deviation"][name]] if several else []
         test = [summary["test_metrics"][name]] if "test_metrics" in summary else []
         shown = ["undefined" if number is None else f"{number:.3f}" for number in (value, *spread, *test)]
-        table.add_row(name.replace("_", " "), *shown)
+        table.add_row(Text(name.replace("_", " ")), *shown)
     out.print()
     out.print(table)
     out.print(f"\nmodel   {summary['model']}", markup=False, soft_wrap=True)

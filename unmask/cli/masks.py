@@ -11,6 +11,7 @@ import torch
 from rich.text import Text
 
 from unmask.cli.progress import console
+from unmask.corpus.reading import check_characters
 from unmask.errors import DataError, SettingsError
 from unmask.lexicon.build import build_lexicon
 from unmask.lexicon.lexicon import load_lexicon
@@ -44,11 +45,12 @@ def show_masks(
     left out and named.
 
     Raises:
-        UnmaskError: The strategy or the rate is off, the text is empty, the tokenizer cannot be used, or the strategy
-            needs annotations that cannot be made.
+        UnmaskError: The strategy or the rate is off, the text is empty or holds what is no character, the tokenizer
+            cannot be used, or the strategy needs annotations that cannot be made.
     """
     if not text.strip():
         raise SettingsError("the text is empty")
+    check_characters(text, f"the text {text[:60]!r}")
     out = console()
     corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
     if tokenizer is None:

@@ -9,7 +9,7 @@ from typing import Any
 from unmask.cli.progress import ConsoleReporter
 from unmask.errors import RunError
 from unmask.pretraining.data import describe
-from unmask.pretraining.interrupt import Interruption
+from unmask.pretraining.interrupt import GOES_ON, Interruption
 from unmask.recipe.recipe import load_recipe
 from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.prepare import prepare
@@ -37,7 +37,7 @@ def run_prepare(
             f"{out} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
             "--out"
         )
-    with Interruption("the same command goes on"), ConsoleReporter() as reporter:
+    with Interruption(GOES_ON), ConsoleReporter() as reporter:
         manifest = prepare(
             paths,
             out,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from unmask.cli.progress import console
 from unmask.cli.token_bar import TokenBar
@@ -28,7 +29,7 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")
     for name, accuracy in result["phenomena"].items():
-        table.add_row(name, f"{accuracy:.1%}", _interval(result["phenomena_intervals"][name]))
+        table.add_row(Text(name), f"{accuracy:.1%}", _interval(result["phenomena_intervals"][name]))
     table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), style="bold")
     console().print(table)
     console().print(

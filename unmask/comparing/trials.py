@@ -17,13 +17,12 @@ from unmask.inference.evaluate import evaluate
 from unmask.inference.model import load
 from unmask.inference.score import score
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.interrupt import Interrupted
+from unmask.pretraining.interrupt import GOES_ON, Interrupted
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
 
 EVALUATION = "evaluation.json"
-GOES_ON = "the same command goes on from what was saved last"
 _FINETUNE, _SEED = "finetune.", "training.seed="
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from unmask.corpus.spans import Spans
-from unmask.errors import CorpusError
+from unmask.errors import CorpusError, SettingsError
 
 # Bytes that are not UTF-8 arrive as lone surrogates where they are not an error at once.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
@@ -73,3 +73,19 @@ def broken_character(text: str) -> str | None:
     """What a text holds that is no character: a NUL, or half of a pair of surrogates, which JSON can spell."""
     found = _BROKEN.search(text)
     return None if found is None else f"U+{ord(found.group()):04X}"
+
+
+def check_characters(text: str, name: str) -> None:
+    """Refuses a text that no tokenizer takes, such as one of a command line in another encoding.
+
+    Args:
+        text: One that was handed over.
+        name: What the error calls it.
+
+    Raises:
+        SettingsError: It holds something that is no character.
+    """
+    if broken := broken_character(text):
+        raise SettingsError(
+            f"{name} holds {broken}, which is no character; take it out, or read the text in its own encoding"
+        )

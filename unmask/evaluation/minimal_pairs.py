@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from unmask.corpus.compression import bare_suffix, open_bytes
+from unmask.corpus.reading import broken_character
 from unmask.errors import CorpusError
 
 _LINES = (".jsonl", ".ndjson", ".json")
@@ -109,5 +110,7 @@ def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
             raise CorpusError(
                 f"{where}: not in BLiMP's format; a pair is a JSON object with the texts sentence_good and sentence_bad"
             )
+        if broken := broken_character(good + bad):
+            raise CorpusError(f"{where}: a sentence holds {broken}, which is no character; take the pair out")
         paradigm = str(entry.get("UID") or own_name)
         yield Pair(good, bad, paradigm, str(entry.get("linguistics_term") or paradigm), where)

@@ -21,6 +21,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.evaluation.questions import Answer, Network, Question, ask
 from unmask.tokens.tokenizer import Encoded, Tokenizer
@@ -77,11 +78,13 @@ def pseudo_log_likelihoods(
         notify: Told now and then how many tokens were predicted, and of how many.
 
     Raises:
-        SettingsError: A sentence is empty or longer than the model, with its number, counted from 1; or it is one text
-            instead of several.
+        SettingsError: A sentence is empty, holds what is no character, or is longer than the model, with its number,
+            counted from 1; or it is one text instead of several.
     """
     if isinstance(sentences, str):
         raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
+    for number, sentence in enumerate(sentences, 1):
+        check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
     encoded = tokenizer.encode_corpus(sentences)
     lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
     _check(sentences, lengths, longest=network.longest - len(tokenizer.special.around))

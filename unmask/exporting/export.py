@@ -64,7 +64,8 @@ def export(
     int8: bool = False,
     overwrite: bool = False,
 ) -> Export:
-    """Writes `model.onnx` (logits) and `embed.onnx` (hidden states and their mean), and compares them with the model.
+    """Writes `model.onnx` (logits) and `embed.onnx` (hidden states, and a vector of each text as `Model.embed` makes it
+    by default), and compares them with the model.
 
     A folder without a masked-language-model head gets `embed.onnx` alone.
 
@@ -77,7 +78,8 @@ def export(
 
     Raises:
         SettingsError: The format is unknown, or a package is missing.
-        ModelError: There is no model, or a written graph differs from it by more than 1e-3.
+        ModelError: There is no model, its folder asks for a pooling that is not offered, or a written graph differs
+            from it by more than 1e-3.
         RunError: The folder holds something.
     """
     if format != "onnx":
@@ -99,12 +101,13 @@ def export(
 
 def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and makes sure of each graph."""
+    settings = subject.model.embed_settings()
     kinds = GRAPHS if subject.has_head else (EmbedGraph,)
     if not subject.has_head:
         log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EmbedGraph.file)
     graphs = {}
     for kind in kinds:
-        file = write_onnx(kind(subject.model.network), folder)
+        file = write_onnx(kind.of(subject.model), folder)
         check = onnx_equals_ours(subject, file, kind)
         if not check.passed:
             raise ModelError(f"{kind.file} differs from the model by {check.largest_difference}; nothing was written")
@@ -127,13 +130,14 @@ def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile
         max_length=length,
         graphs=tuple(graphs),
         pad=(pad, subject.tokenizer.token(pad)),
+        settings=settings,
     )
     return graphs
 
 
 def _graph_file(subject: Subject, file: Path, kind: type[Graph], difference: float | None) -> GraphFile:
     assert difference is not None
-    graph = kind(subject.model.network)
+    graph = kind.of(subject.model)
     size = sum(part.stat().st_size for part in (file, data_file(file)) if part.is_file())
     return GraphFile(size, difference, graph.inputs, graph.outputs)
 

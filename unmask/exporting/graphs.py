@@ -8,8 +8,12 @@ Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary.
 
 from __future__ import annotations
 
+from typing import Self
+
 from torch import Tensor, nn
 
+from unmask.inference.embed import EmbedSettings
+from unmask.inference.model import Model
 from unmask.model.encoder import MaskedLM
 
 
@@ -30,6 +34,11 @@ class Graph(nn.Module):
         super().__init__()
         self.model = model
         self.eval()
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """The graph of a loaded model."""
+        return cls(model.network)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -57,16 +66,42 @@ class FillGraph(Graph):
 
 
 class EmbedGraph(Graph):
-    """Hidden states [B, S, D], and their mean over each text's tokens [B, D], as sentence-transformers takes it."""
+    """Hidden states [B, S, D], and a vector of each text [B, D], made of them as `Model.embed` does.
+
+    Args:
+        model: The network.
+        settings: The pooling, and whether vectors are divided by their length; long texts are not split here.
+    """
 
     short = "embed"
     file = "embed.onnx"
     outputs = ("last_hidden_state", "sentence_embedding")
 
+    def __init__(self, model: MaskedLM, settings: EmbedSettings) -> None:
+        super().__init__(model)
+        self.settings = settings
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """The graph of a loaded model, which pools as its folder says.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered; or a file is damaged.
+        """
+        return cls(model.network, model.embed_settings())
+
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Hidden states, which mean nothing at padding, and means, in which it does not count."""
+        """Hidden states, which mean nothing at padding, and vectors, in which it does not count."""
         hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
-        weight_BS1 = attention_mask[..., None].to(hidden_BSD.dtype)
-        return hidden_BSD, (hidden_BSD * weight_BS1).sum(1) / weight_BS1.sum(1).clamp(min=1.0)
+        vectors_BD = hidden_BSD[:, 0] if self.settings.pooling == "first" else _means(hidden_BSD, attention_mask)
+        if self.settings.normalize:
+            vectors_BD = vectors_BD / (vectors_BD * vectors_BD).sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+        return hidden_BSD, vectors_BD
+
+
+def _means(hidden_BSD: Tensor, attention_mask_BS: Tensor) -> Tensor:
+    """Of each text's tokens: [B, D]."""
+    weight_BS1 = attention_mask_BS[..., None].to(hidden_BSD.dtype)
+    return (hidden_BSD * weight_BS1).sum(1) / weight_BS1.sum(1).clamp(min=1.0)

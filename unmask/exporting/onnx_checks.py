@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from unmask.errors import ModelError
 from unmask.exporting.check import TOLERANCE, Check, compare, count, worst
 from unmask.exporting.graphs import EmbedGraph, FillGraph, Graph
 from unmask.exporting.subject import Subject
+from unmask.inference.embed import pooled
 from unmask.tokens.tokenizer import load_tokenizer
 
 GRAPHS: tuple[type[Graph], ...] = (FillGraph, EmbedGraph)
@@ -25,7 +27,7 @@ def int8_file(graph: type[Graph]) -> str:
 
 
 def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
-    """A graph in float32 gives our numbers: padded texts, and each text alone."""
+    """A graph in float32 gives our numbers: padded texts, and each text alone; and the vectors of `Model.embed`."""
     checks = []
     for ours, theirs in _outputs(subject, file, kind):
         checks.append(compare(ours, theirs, f"{file.name}, padded texts and texts alone", tolerance=TOLERANCE))
@@ -56,9 +58,9 @@ def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tens
     """Ours and theirs, an output each time, at real positions only.
 
     Raises:
-        ModelError: onnxruntime cannot run the file.
+        ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
     """
-    graph = kind(subject.model.network)
+    graph = kind.of(subject.model)
     rows = subject.probe.padded(subject.tokenizer.special.pad)
     batches = [rows]
     for row, ids in enumerate(subject.probe.texts):
@@ -76,7 +78,22 @@ def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tens
         real = batch["attention_mask"].bool()
         for a, b in zip(ours if isinstance(ours, tuple) else (ours,), _run(session, file, feeds), strict=True):
             pairs.append((a[real], b[real]) if a.dim() == b.dim() == 3 else (a, b))
+    if isinstance(graph, EmbedGraph):
+        feeds = {name: rows[name] for name in graph.inputs} | _of_one_type(graph, rows)
+        pairs.append((_embedded(subject, graph), _run(session, file, feeds)[graph.outputs.index("sentence_embedding")]))
     return pairs
+
+
+def _of_one_type(graph: Graph, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Token types as texts have them that are embedded: all 0."""
+    return {name: torch.zeros_like(rows[name]) for name in graph.inputs if name == "token_type_ids"}
+
+
+def _embedded(subject: Subject, graph: EmbedGraph) -> Tensor:
+    """The vectors of the texts as `Model.embed` makes them, packed and by the network itself."""
+    texts = [ids.numpy().astype(np.int32) for ids in subject.probe.texts]
+    network, owners = subject.model.network, np.arange(len(texts), dtype=np.int64)
+    return torch.from_numpy(pooled(network, subject.tokenizer, texts, owners, graph.settings, len(texts)))
 
 
 def _session(file: Path) -> Any:

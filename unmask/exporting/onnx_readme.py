@@ -6,6 +6,7 @@ from pathlib import Path
 
 from unmask.exporting.graphs import EmbedGraph, FillGraph
 from unmask.exporting.onnx_writer import OPSET
+from unmask.inference.embed import EmbedSettings
 
 _TEXT = """# ONNX graphs
 
@@ -18,6 +19,8 @@ this folder can be used alone.
 
 Inputs are {inputs}, each int64 of shape [batch, length]. Both axes are dynamic; the length goes up to {longest}. In
 `attention_mask` a text's tokens are 1 and the padding behind them 0. Outputs at padding mean nothing.
+
+`sentence_embedding` is {vectors}, as the model's folder says.
 
 ## onnxruntime
 
@@ -52,7 +55,13 @@ graphs run on GPUs in onnxruntime with `providers=["TensorrtExecutionProvider", 
 
 
 def write_readme(
-    folder: Path, *, inputs: tuple[str, ...], max_length: int, graphs: tuple[str, ...], pad: tuple[int, str]
+    folder: Path,
+    *,
+    inputs: tuple[str, ...],
+    max_length: int,
+    graphs: tuple[str, ...],
+    pad: tuple[int, str],
+    settings: EmbedSettings,
 ) -> None:
     """Writes it.
 
@@ -62,6 +71,7 @@ def write_readme(
         max_length: Longest text in tokens.
         graphs: The files' names.
         pad: Id and name of the padding token.
+        settings: How vectors are made.
     """
     outputs = {kind.file.removesuffix(".onnx"): kind.outputs for kind in (FillGraph, EmbedGraph)}
     shapes = {"logits": "batch, length, vocabulary", "last_hidden_state": "batch, length, hidden size"}
@@ -71,6 +81,10 @@ def write_readme(
         told = (f"`{output}` [{shapes.get(output, 'batch, hidden size')}]" for output in names)
         lines.append(f"| `{name}` | {', '.join(told)} |")
     types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(inputs) > 2 else ""
+    vectors = {
+        "mean": "the mean of a text's hidden states, special tokens included",
+        "first": "the hidden state of a text's first token",
+    }[settings.pooling]
     text = _TEXT.format(
         opset=OPSET,
         files="\n".join(lines),
@@ -79,6 +93,7 @@ def write_readme(
         pad=pad[0],
         pad_token=repr(pad[1]).replace("'", '"'),
         types=types,
+        vectors=vectors + (", divided by its length" if settings.normalize else ""),
         trtexec=_trtexec(inputs, max_length),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.inference.batches import Batch, batches, hidden_states
 from unmask.inference.windows import cut
@@ -77,7 +78,7 @@ def embed_texts(
         names: What errors call each text; its number, counted from 0, unless given.
 
     Raises:
-        SettingsError: Something is no text, has no tokens, or is longer than the model.
+        SettingsError: Something is no text, holds what is no character, has no tokens, or is longer than the model.
     """
     if isinstance(texts, str):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
@@ -87,7 +88,7 @@ def embed_texts(
         part = texts[begin : begin + PART_TEXTS]
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
         sequences, owners, long = _sequences(model, tokenizer, part, settings.long_texts, called)
-        vectors[begin : begin + len(part)] = _pooled(model, tokenizer, sequences, owners, settings, len(part))
+        vectors[begin : begin + len(part)] = pooled(model, tokenizer, sequences, owners, settings, len(part))
         around = len(tokenizer.special.around)
         num_tokens += sum(map(len, sequences)) - around * len(sequences)
         num_long += long
@@ -101,6 +102,7 @@ def _sequences(
     for name, text in zip(called, texts, strict=True):
         if not isinstance(text, str):
             raise SettingsError(f"{name} is {type(text).__name__}, not a text")
+        check_characters(text, name)
     longest = model.config.max_position_embeddings
     sequences, owners, num_long = [], [], 0
     for number, input_ids in enumerate(tokenizer.encode_prompts(texts)):
@@ -122,7 +124,7 @@ def _sequences(
 
 
 @torch.inference_mode()
-def _pooled(
+def pooled(
     model: MaskedLM,
     tokenizer: Tokenizer,
     sequences: Sequence[NDArray[np.int32]],
@@ -130,7 +132,15 @@ def _pooled(
     settings: EmbedSettings,
     num_texts: int,
 ) -> NDArray[np.float32]:
-    """Sums over each text's windows, divided by what was summed."""
+    """The vectors of texts that are token ids already [num_texts, D]: sums over each text's windows, divided by what
+    was summed.
+
+    Args:
+        model, tokenizer, settings: As for `embed_texts`.
+        sequences: Windows with special tokens, none of them empty or longer than the model.
+        owners: [windows], int64: the number of the text that each is of.
+        num_texts: How many there are, each with a window at the least.
+    """
     sums = torch.zeros(num_texts, model.config.hidden_size)
     counts = torch.zeros(num_texts)
     longest = model.config.max_position_embeddings

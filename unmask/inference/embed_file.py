@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.corpus.texts import NamedText, TextFile
+from unmask.errors import CorpusError
 from unmask.inference.embed import EmbedSettings, embed_texts
 from unmask.inference.model import Model
 from unmask.inference.vector_files import Writing
@@ -50,7 +51,10 @@ def embed_file(
         for part in parts(file.read()):
             names = [f"{file.source.path}: text {text.id!r}" for text in part]
             done = embed_texts(model.network, model.tokenizer, [text.text for text in part], settings, names=names)
-            writer.add([text.id for text in part], done.vectors)
+            try:
+                writer.add([text.id for text in part], done.vectors)
+            except CorpusError as error:
+                raise CorpusError(f"{file.source.path}: {error}") from error
             num_texts += len(part)
             num_tokens += done.num_tokens
             num_long += done.num_long

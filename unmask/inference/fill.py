@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
 from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.inference.filled import Candidate, Filled, Filling
 from unmask.inference.jointly import Beam, fill_by_beam, fill_by_confidence, fillings_of
-from unmask.inference.predict import Likeliest, Query, likeliest
+from unmask.inference.masked_text import MaskedText, read_masked
+from unmask.inference.predict import Likeliest, likeliest
+from unmask.inference.spellings import Spellings
 from unmask.inference.words import LONGEST_WORD, GivenWords, WordSearch, read_candidates
 from unmask.inference.words_jointly import fill_with_words
 from unmask.model.encoder import MaskedLM
@@ -36,7 +37,8 @@ class FillSettings:
         top_k: Candidates a mask, words a mask, beams and fillings.
         joint: How several masks are filled together: by a `beam` search from left to right; by `confidence`, the mask
             first of which the model is most certain (one filling); or not at all (`none`).
-        candidates: The words that may stand at a mask, of one or several tokens; None: any.
+        candidates: The words that may stand at a mask, of one or several tokens; None: any. They are spelled as in
+            text: with the space before them or without, where the tokenizer makes a difference.
         max_pieces: Longest word, in tokens, that is put at a mask. Above 1, words begin where a word begins.
     """
 
@@ -73,7 +75,8 @@ def fill_texts(
         settings: How.
 
     Raises:
-        SettingsError: A text has no mask, `top_k` is out of range, or a candidate cannot be spelled.
+        SettingsError: A text has no mask or holds what is no character, `top_k` is out of range, or a candidate cannot
+            be spelled.
     """
     settings = settings or FillSettings()
     if not 1 <= settings.top_k <= tokenizer.vocab_size:
@@ -83,75 +86,114 @@ def fill_texts(
     given = None if settings.candidates is None else read_candidates(tokenizer, settings.candidates)
     found: list[Filled] = []
     for begin in range(0, len(texts), PART_TEXTS):
-        queries = _queries(model, tokenizer, texts[begin : begin + PART_TEXTS])
-        found += _fill(model, tokenizer, queries, settings, given)
+        masked = read_masked(tokenizer, texts[begin : begin + PART_TEXTS])
+        _tell_long(model, masked)
+        found += _fill(model, tokenizer, masked, settings, given)
     return found
 
 
-def _queries(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Query]:
-    mask_id = tokenizer.special.mask
-    mask = tokenizer.token(mask_id)
-    for text in texts:
-        if not isinstance(text, str):
-            raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
-    longest, longer = model.config.max_position_embeddings, 0
-    queries = []
-    for text, input_ids in zip(texts, tokenizer.encode_prompts(texts), strict=True):
-        places = np.flatnonzero(input_ids == mask_id)
-        if len(places) == 0:
-            raise SettingsError(f"there is no {mask} in the text {text!r}; put {mask} where a word is to be found")
-        longer += len(input_ids) > longest
-        queries.append(Query(input_ids, places))
-    if longer:
+def _tell_long(model: MaskedLM, masked: Sequence[MaskedText]) -> None:
+    longest = model.config.max_position_embeddings
+    if longer := sum(len(each.query.input_ids) > longest for each in masked):
         log.warning(
             "texts longer than the model's %d tokens: %d; each mask is seen with the text around it", longest, longer
         )
-    return queries
 
 
 def _fill(
-    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], settings: FillSettings, given: GivenWords | None
+    model: MaskedLM,
+    tokenizer: Tokenizer,
+    masked: Sequence[MaskedText],
+    settings: FillSettings,
+    given: Spellings[GivenWords] | None,
 ) -> list[Filled]:
-    allowed_A = None if given is None else given.single_A
-    first = likeliest(model, tokenizer, queries, top_k=settings.top_k, allowed_A=allowed_A)
-    masks = _candidates(tokenizer, queries, first)
-    if settings.max_pieces == 1 and (given is None or list(given.by_length) == [1]):
-        fillings = _fillings(model, tokenizer, queries, first, settings, allowed_A)
-        return [Filled(*each) for each in zip(masks, fillings, strict=True)]
+    """Texts at whose masks a token stands are filled side by side, those with words of several one by one."""
+    several = [_asks_for_several(each, settings, given) for each in masked]
+    filled: dict[int, Filled] = {}
+    for with_words in (False, True):
+        numbers = [number for number, words in enumerate(several) if words == with_words]
+        if numbers:
+            fill = _fill_with_words if with_words else _fill_with_tokens
+            some = [masked[number] for number in numbers]
+            filled.update(zip(numbers, fill(model, tokenizer, some, settings, given), strict=True))
+    return [filled[number] for number in range(len(masked))]
+
+
+def _asks_for_several(masked: MaskedText, settings: FillSettings, given: Spellings[GivenWords] | None) -> bool:
+    """Whether words of several tokens may stand at its masks."""
+    if given is None:
+        return settings.max_pieces > 1
+    return any(given.of(spaced).longest > 1 for spaced in masked.query.spaced)
+
+
+def _fill_with_tokens(
+    model: MaskedLM,
+    tokenizer: Tokenizer,
+    masked: Sequence[MaskedText],
+    settings: FillSettings,
+    given: Spellings[GivenWords] | None,
+) -> list[Filled]:
+    allowed = _single(given)
+    first = likeliest(model, tokenizer, [each.query for each in masked], top_k=settings.top_k, allowed=allowed)
+    masks = _candidates(tokenizer, masked, first)
+    fillings = _fillings(model, tokenizer, masked, first, settings, allowed)
+    return [Filled(*each) for each in zip(masks, fillings, strict=True)]
+
+
+def _fill_with_words(
+    model: MaskedLM,
+    tokenizer: Tokenizer,
+    masked: Sequence[MaskedText],
+    settings: FillSettings,
+    given: Spellings[GivenWords] | None,
+) -> list[Filled]:
+    queries = [each.query for each in masked]
+    first = likeliest(model, tokenizer, queries, top_k=settings.top_k, allowed=_single(given))
     search = WordSearch(model, tokenizer, max_pieces=settings.max_pieces, given=given, top_k=settings.top_k)
     filled = []
-    for query, candidates in zip(queries, masks, strict=True):
-        words = tuple(search.words_at(query.input_ids, place) for place in query.places.tolist())
+    for each, candidates in zip(masked, _candidates(tokenizer, masked, first), strict=True):
+        at = zip(each.query.places.tolist(), each.query.spaced.tolist(), strict=True)
+        words = tuple(search.words_at(each.query.input_ids, place, spaced=spaced) for place, spaced in at)
         together: tuple[Filling, ...] = ()
         if settings.joint != "none":
-            together = fill_with_words(search, query, by_confidence=settings.joint == "confidence")
+            together = fill_with_words(search, each, by_confidence=settings.joint == "confidence")
         filled.append(Filled(candidates, together, words))
     return filled
 
 
+def _single(given: Spellings[GivenWords] | None) -> Spellings[Tensor] | None:
+    """The ids of given words that are one token."""
+    return None if given is None else Spellings(given.spaced.single_A, given.bare.single_A)
+
+
 def _candidates(
-    tokenizer: Tokenizer, queries: Sequence[Query], first: Likeliest
+    tokenizer: Tokenizer, masked: Sequence[MaskedText], first: Likeliest
 ) -> list[tuple[tuple[Candidate, ...], ...]]:
     """For each text and each of its masks the likeliest tokens."""
-    rows = zip(first.token_ids_NK.tolist(), first.log_probabilities_NK.exp().tolist(), strict=True)
-    each = (tuple(Candidate(tokenizer.token(i), i, p) for i, p in zip(*row, strict=True)) for row in rows)
-    return [tuple(next(each) for _ in query.places) for query in queries]
+    values_NK = first.log_probabilities_NK
+    columns = (first.token_ids_NK.tolist(), values_NK.exp().tolist(), (~values_NK.isneginf()).tolist())
+    each = (
+        tuple(Candidate(tokenizer.token(id_), id_, p) for id_, p, there in zip(*row, strict=True) if there)
+        for row in zip(*columns, strict=True)
+    )
+    return [tuple(next(each) for _ in text.query.places) for text in masked]
 
 
 def _fillings(
     model: MaskedLM,
     tokenizer: Tokenizer,
-    queries: Sequence[Query],
+    masked: Sequence[MaskedText],
     first: Likeliest,
     settings: FillSettings,
-    allowed_A: Tensor | None,
+    allowed: Spellings[Tensor] | None,
 ) -> list[tuple[Filling, ...]]:
     """For each text the likeliest choices for all masks together."""
     beams: list[list[Beam]]
     if settings.joint == "none":
-        return [()] * len(queries)
+        return [()] * len(masked)
+    queries = [each.query for each in masked]
     if settings.joint == "confidence":
-        beams = fill_by_confidence(model, tokenizer, queries, first, allowed_A=allowed_A)
+        beams = fill_by_confidence(model, tokenizer, queries, first, allowed=allowed)
     else:
-        beams = fill_by_beam(model, tokenizer, queries, first, num_beams=settings.top_k, allowed_A=allowed_A)
-    return fillings_of(tokenizer, queries, beams)
+        beams = fill_by_beam(model, tokenizer, queries, first, num_beams=settings.top_k, allowed=allowed)
+    return fillings_of(tokenizer, masked, beams)

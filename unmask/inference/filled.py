@@ -38,7 +38,7 @@ class Filling:
 
     Attributes:
         tokens: A token for each mask, in order; where words were asked for, a word.
-        text: The text with them in place.
+        text: The text with them in place, and all else in it as it was given.
         probability: Of the choice, each mask filled in turn given those that were filled before it (chain rule).
     """
 
@@ -55,7 +55,8 @@ class Filled:
         masks: For each mask in order its candidates, the likeliest first, each mask looked at alone: what
             transformers' fill-mask pipeline gives. Where candidates were given, those of them that are one token.
         fillings: The likeliest choices for all masks together; empty where none were asked for.
-        words: For each mask words of one or several tokens, the best first; None where none were asked for.
+        words: For each mask words of one or several tokens, the best first; None where single tokens were asked for, as
+            by candidates that are one token each, spelled as at this text's masks.
     """
 
     masks: tuple[tuple[Candidate, ...], ...]

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.inference.filled import Filling
+from unmask.inference.masked_text import MaskedText, put_token
 from unmask.inference.predict import Likeliest, Query, likeliest
+from unmask.inference.spellings import Spellings
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -34,16 +36,16 @@ class Beam:
 
 
 def fillings_of(
-    tokenizer: Tokenizer, queries: Sequence[Query], beams: Sequence[Sequence[Beam]]
+    tokenizer: Tokenizer, masked: Sequence[MaskedText], beams: Sequence[Sequence[Beam]]
 ) -> list[tuple[Filling, ...]]:
     """The beams of each text as users see them."""
-    texts = iter(tokenizer.decode_all([beam.input_ids.tolist() for some in beams for beam in some]))
 
-    def filling(beam: Beam, places: NDArray[np.int64]) -> Filling:
-        tokens = tuple(tokenizer.token(id_) for id_ in beam.input_ids[places].tolist())
-        return Filling(tokens, next(texts), math.exp(beam.score))
+    def filling(text: MaskedText, beam: Beam) -> Filling:
+        ids = beam.input_ids[text.query.places].tolist()
+        filled = text.filled([put_token(tokenizer, id_) for id_ in ids])
+        return Filling(tuple(map(tokenizer.token, ids)), filled, math.exp(beam.score))
 
-    return [tuple(filling(beam, query.places) for beam in some) for query, some in zip(queries, beams, strict=True)]
+    return [tuple(filling(text, beam) for beam in some) for text, some in zip(masked, beams, strict=True)]
 
 
 def fill_by_beam(
@@ -53,7 +55,7 @@ def fill_by_beam(
     first: Likeliest,
     *,
     num_beams: int,
-    allowed_A: Tensor | None,
+    allowed: Spellings[Tensor] | None,
 ) -> list[list[Beam]]:
     """Beam search from left to right: the best few fillings of each text, the likeliest first.
 
@@ -62,7 +64,7 @@ def fill_by_beam(
         queries: The texts with the places of their masks.
         first: The `num_beams` likeliest tokens at all of these places, with all masks in place.
         num_beams: Kept at each mask. With as many as the vocabulary has tokens, two masks are searched exactly.
-        allowed_A: As for `likeliest`.
+        allowed: As for `likeliest`.
     """
     begins = np.cumsum([0, *(len(query.places) for query in queries)])
     kept = [
@@ -71,8 +73,8 @@ def fill_by_beam(
     ]
     for turn in range(1, max((len(query.places) for query in queries), default=0)):
         active = [n for n, query in enumerate(queries) if len(query.places) > turn]
-        asked = [Query(beam.input_ids, queries[n].places[turn : turn + 1]) for n in active for beam in kept[n]]
-        found = likeliest(model, tokenizer, asked, top_k=num_beams, allowed_A=allowed_A)
+        asked = [queries[n].at(np.array([turn]), beam.input_ids) for n in active for beam in kept[n]]
+        found = likeliest(model, tokenizer, asked, top_k=num_beams, allowed=allowed)
         row = 0
         for n in active:
             beams, place = kept[n], int(queries[n].places[turn])
@@ -87,6 +89,7 @@ def _expanded(beams: Sequence[Beam], found: Likeliest, row: int, place: int, num
     values = found.log_probabilities_NK[row : row + len(beams)].double().numpy()
     totals = values + np.array([beam.score for beam in beams])[:, None]
     best = np.argsort(-totals, axis=None, kind="stable")[:num_beams]
+    best = best[~np.isneginf(totals.flat[best])]
     return [
         beams[beam].filled(place, int(ids[beam, rank]), float(values[beam, rank]))
         for beam, rank in zip(*np.unravel_index(best, totals.shape), strict=True)
@@ -99,7 +102,7 @@ def fill_by_confidence(
     queries: Sequence[Query],
     first: Likeliest,
     *,
-    allowed_A: Tensor | None,
+    allowed: Spellings[Tensor] | None,
 ) -> list[list[Beam]]:
     """The mask of which the model is most certain is filled first, then the next given it: one filling a text.
 
@@ -109,7 +112,7 @@ def fill_by_confidence(
     one mask a step.
     """
     beams = [Beam(query.input_ids, 0.0) for query in queries]
-    left = [query.places for query in queries]
+    left = [np.arange(len(query.places), dtype=np.int64) for query in queries]
     active, found = list(range(len(queries))), first
     while active:
         row = 0
@@ -118,10 +121,11 @@ def fill_by_confidence(
             surest = int(values.argmax())
             token = int(found.token_ids_NK[row + surest, 0])
             row += len(left[n])
-            beams[n] = beams[n].filled(int(left[n][surest]), token, float(values[surest]))
+            place = int(queries[n].places[left[n][surest]])
+            beams[n] = beams[n].filled(place, token, float(values[surest]))
             left[n] = np.delete(left[n], surest)
         active = [n for n in active if len(left[n])]
         if active:
-            asked = [Query(beams[n].input_ids, left[n]) for n in active]
-            found = likeliest(model, tokenizer, asked, top_k=1, allowed_A=allowed_A)
+            asked = [queries[n].at(left[n], beams[n].input_ids) for n in active]
+            found = likeliest(model, tokenizer, asked, top_k=1, allowed=allowed)
     return [[beam] for beam in beams]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
@@ -46,6 +47,7 @@ class Model:
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
         has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
             encoder it is untrained.
+        precision: Of the activations, as it was asked for.
         hub: The name by which the hub has it; None for a folder that was given as such.
     """
 
@@ -57,6 +59,7 @@ class Model:
         fine_tuned: TaskModel | None = None,
         *,
         has_head: bool = True,
+        precision: Precision = "float32",
         hub: HubName | None = None,
     ) -> None:
         self.folder = folder
@@ -64,6 +67,7 @@ class Model:
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
         self.has_head = has_head
+        self.precision: Precision = precision
         self.hub = hub
         self._hub_was_asked = False  # for what says how vectors are made
 
@@ -79,6 +83,15 @@ class Model:
                 f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
             )
         return self._network
+
+    def to(self, device: torch.device) -> None:
+        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        self.network.to(device)
+        self.network.encoder.compute_dtype = choose_dtype(self.precision, device)
 
     @overload
     def fill(
@@ -136,6 +149,9 @@ class Model:
         long_texts: LongTexts = "error",
     ) -> NDArray[np.float32]:
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
+
+        Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
+        prompt would stand before every text.
 
         Args:
             texts: Any number of them.
@@ -237,7 +253,7 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     if fine_tuned is not None and not isinstance(network, MaskedLM):
         foreign = fine_tuned.network.encoder
         foreign.compute_dtype = choose_dtype(precision, foreign.device)
-        return Model(path, None, tokenizer, fine_tuned, hub=hub)
+        return Model(path, None, tokenizer, fine_tuned, precision=precision, hub=hub)
     if not isinstance(network, MaskedLM):
         network = load_model(path, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > network.config.vocab_size:
@@ -246,7 +262,7 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
         )
     network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
     has_head = has_prediction_head(path, network.config.layout)
-    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, hub=hub)
+    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:

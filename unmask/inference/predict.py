@@ -5,7 +5,8 @@ Shape suffixes: N = places of all texts, V = vocabulary, A = ids that are allowe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.inference.batches import batches, hidden_states, logits_at
+from unmask.inference.spellings import Spellings
 from unmask.inference.windows import around
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
@@ -26,10 +28,16 @@ class Query:
     Attributes:
         input_ids: The whole text with its special tokens, however long.
         places: Where in it; at least one.
+        spaced: For each of them, whether words carry the space before them there; see `unmask.inference.spellings`.
     """
 
     input_ids: NDArray[np.int32]
     places: NDArray[np.int64]
+    spaced: NDArray[np.bool_]
+
+    def at(self, chosen: NDArray[np.int64], input_ids: NDArray[np.int32]) -> Query:
+        """Some of the places, in a text that has become another but for its length."""
+        return Query(input_ids, self.places[chosen], self.spaced[chosen])
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Likeliest:
 
     Attributes:
         token_ids_NK: int64.
-        log_probabilities_NK: float32, of all the vocabulary.
+        log_probabilities_NK: float32, of all the vocabulary; -infinity where fewer tokens are allowed than elsewhere.
     """
 
     token_ids_NK: Tensor
@@ -47,7 +55,12 @@ class Likeliest:
 
 @torch.inference_mode()
 def likeliest(
-    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], *, top_k: int, allowed_A: Tensor | None = None
+    model: MaskedLM,
+    tokenizer: Tokenizer,
+    queries: Sequence[Query],
+    *,
+    top_k: int,
+    allowed: Spellings[Tensor] | None = None,
 ) -> Likeliest:
     """What stands at each place of each query, in their order. A long text is seen through a window around each place.
 
@@ -56,30 +69,70 @@ def likeliest(
         tokenizer: Its tokenizer.
         queries: Any number.
         top_k: How many tokens a place; fewer where fewer are allowed.
-        allowed_A: Ids, int64, of which they are chosen; None: all. Probabilities are those among all.
+        allowed: Ids [A], int64, of which they are chosen at places of either spelling; None: all. Probabilities are
+            those among all.
     """
+    spaced_N = np.array([spaced for query in queries for spaced in query.spaced], dtype=bool)
+    most = tokenizer.vocab_size if allowed is None else max(len(allowed.spaced), len(allowed.bare))
+    top_k = min(top_k, most)
+    ids_NK = torch.zeros(len(spaced_N), top_k, dtype=torch.int64)
+    values_NK = torch.full((len(spaced_N), top_k), -math.inf)
+    for numbers, logits_NV in _logits(model, tokenizer, queries):
+        log_norm_N = torch.logsumexp(logits_NV, -1, keepdim=True)
+        if allowed is None:
+            part_N = torch.from_numpy(numbers)
+            top, ids = logits_NV[:, : tokenizer.vocab_size].topk(top_k)
+            ids_NK[part_N], values_NK[part_N] = ids.cpu(), (top - log_norm_N).cpu()
+            continue
+        for spaced in np.unique(spaced_N[numbers]):
+            allowed_A, rows = allowed.of(spaced), np.flatnonzero(spaced_N[numbers] == spaced)
+            rows_N, part_N = torch.from_numpy(rows).to(logits_NV.device), torch.from_numpy(numbers[rows])
+            kept = min(top_k, len(allowed_A))
+            top, index = logits_NV[rows_N[:, None], allowed_A.to(logits_NV.device)].topk(kept)
+            ids_NK[part_N, :kept] = allowed_A[index.cpu()]
+            values_NK[part_N, :kept] = (top - log_norm_N[rows_N]).cpu()
+    return Likeliest(ids_NK, values_NK)
+
+
+@torch.inference_mode()
+def log_probabilities(
+    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], wanted: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.float32]]:
+    """How likely some tokens are at some places, among all tokens.
+
+    Args:
+        model, tokenizer: As for `likeliest`.
+        queries: Any number, each with one place.
+        wanted: For each of them the ids that are asked about, one or several.
+
+    Returns:
+        For each of them as many log-probabilities.
+    """
+    found: list[NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(queries)
+    for numbers, logits_NV in _logits(model, tokenizer, queries):
+        log_norm_N = torch.logsumexp(logits_NV, -1)
+        sizes = [len(wanted[number]) for number in numbers]
+        rows = torch.from_numpy(np.repeat(np.arange(len(numbers)), sizes)).to(logits_NV.device)
+        ids = torch.from_numpy(np.concatenate([wanted[number] for number in numbers])).to(logits_NV.device)
+        values = (logits_NV[rows, ids] - log_norm_N[rows]).cpu().numpy()
+        for number, part in zip(numbers, np.split(values, np.cumsum(sizes)[:-1]), strict=True):
+            found[number] = part
+    return found
+
+
+def _logits(
+    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query]
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Logits at all queries' places, some of them at a time: their numbers [some of N], and [some of N, V], float32."""
     sequences, owners, places = _sequences(model, tokenizer, queries)
-    total = sum(len(query.places) for query in queries)
-    top_k = min(top_k, tokenizer.vocab_size if allowed_A is None else len(allowed_A))
-    ids_NK = torch.empty(total, top_k, dtype=torch.int64)
-    values_NK = torch.empty(total, top_k)
     longest = model.config.max_position_embeddings
     for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
         numbers_N = np.concatenate([owners[number] for number in batch.numbers])
         inside = [begin + places[number] for begin, number in zip(batch.begins, batch.numbers, strict=True)]
-        inside_N = torch.from_numpy(np.concatenate(inside))
         done = 0
-        for logits_NV in logits_at(model, hidden_states(model, batch), inside_N):
-            part_N = torch.from_numpy(numbers_N[done : done + len(logits_NV)])
+        for logits_NV in logits_at(model, hidden_states(model, batch), torch.from_numpy(np.concatenate(inside))):
+            yield numbers_N[done : done + len(logits_NV)], logits_NV
             done += len(logits_NV)
-            log_norm_N = torch.logsumexp(logits_NV, -1, keepdim=True)
-            if allowed_A is None:
-                top, ids = logits_NV[:, : tokenizer.vocab_size].topk(top_k)
-            else:
-                top, index = logits_NV[:, allowed_A.to(logits_NV.device)].topk(top_k)
-                ids = allowed_A[index.cpu()]
-            ids_NK[part_N], values_NK[part_N] = ids.cpu(), (top - log_norm_N).cpu()
-    return Likeliest(ids_NK, values_NK)
 
 
 def _sequences(

@@ -25,7 +25,9 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_WAY_OUT = "ask for the mean or the first token by name (--pooling, or pooling=)"
+_WAY_OUT = (
+    "ask for the mean or the first token by name (--pooling, or pooling=), or take modules.json away for the mean"
+)
 
 
 def write_sentence_files(config: EncoderConfig, folder: Path) -> None:

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
+GOES_ON = "the same command goes on from what was saved last"
+GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
+
+
 class Interrupted(Exception):
     """A signal asked to stop. Nothing is lost.
 
@@ -30,7 +34,7 @@ class Interruption:
         remark: What `Interrupted` says of how to go on.
     """
 
-    def __init__(self, remark: str = "the same command with --resume goes on from what was saved last") -> None:
+    def __init__(self, remark: str = GOES_ON_WITH_RESUME) -> None:
         self.remark = remark
         self.signum: int | None = None
         self.patient = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.model.find import find_model
 from unmask.model.folder import read_config_file
@@ -17,7 +18,7 @@ from unmask.model.task_network import TaskNetwork
 from unmask.tasks.encoding import InputEncoder, words_of
 from unmask.tasks.network import Notify, outputs_of
 from unmask.tasks.predictions import Prediction
-from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
+from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord, texts_of
 from unmask.tasks.task import Task, task_of
 from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -57,12 +58,27 @@ class TaskModel:
                 answers (question, text).
 
         Raises:
-            SettingsError: An input is none of these.
+            SettingsError: An input is none of these, or holds what is no character.
         """
-        return self.predict_records([self._record(number, given) for number, given in enumerate(inputs, 1)]).predictions
+        records = [self._record(number, given) for number, given in enumerate(inputs, 1)]
+        return self.predict_records(records, called="input").predictions
 
-    def predict_records(self, records: Sequence[Record], *, notify: Notify | None = None) -> Predicted:
-        """Predicts for records of the task's kind; `notify` is told how many tokens are done, of how many."""
+    def predict_records(
+        self, records: Sequence[Record], *, called: str = "row", notify: Notify | None = None
+    ) -> Predicted:
+        """Predicts for records of the task's kind.
+
+        Args:
+            records: Any number.
+            called: What errors call a record, before its number.
+            notify: Told how many tokens are done, of how many.
+
+        Raises:
+            SettingsError: A record holds what is no character.
+        """
+        for record in records:
+            for text in texts_of(record):
+                check_characters(text, f"{called} {record.row}")
         encoded = self.task.encode(records, self._encoder, with_targets=False)
         outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
         predictions = self.task.decode(records, encoded.examples, outputs)

@@ -67,3 +67,14 @@ class QuestionRecord:
 
 
 Record = TextRecord | WordsRecord | QuestionRecord
+
+
+def texts_of(record: Record) -> tuple[str, ...]:
+    """All that a record gives to be read."""
+    match record:
+        case TextRecord():
+            return record.first, record.second or ""
+        case WordsRecord():
+            return record.words
+        case QuestionRecord():
+            return record.question, record.context

@@ -172,11 +172,28 @@ class Tokenizer:
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
-        mask = self.token(self.special.mask)
-        self._check_letters(text.replace(mask, "") for text in texts)
+        self._check_prompts(texts)
         with spelling():
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def place_prompts(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer.
+
+        Special tokens that stand around the text have [0, 0). A `[MASK]` may have the white space beside it, which some
+        tokenizers let it take along.
+        """
+        self._check_prompts(texts)
+        with spelling():
+            encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
+        return [
+            (np.asarray(encoding.ids, dtype=np.int32), np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            for encoding in encodings
+        ]
+
+    def _check_prompts(self, texts: Sequence[str]) -> None:
+        mask = self.token(self.special.mask)
+        self._check_letters(text.replace(mask, "") for text in texts)
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token; any shape."""
@@ -197,11 +214,7 @@ class Tokenizer:
 
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
-        return self.decode_all([input_ids])[0]
-
-    def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
-        """As `decode`, for any number of texts, in parallel."""
-        return list(self.backend.decode_batch([list(input_ids) for input_ids in texts], skip_special_tokens=True))
+        return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
 
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.

@@ -1,0 +1,76 @@
+"""What users name and write stands in tables as it is, also where it looks like rich's markup."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+import unmask
+from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from unmask.cli.compare import _best_trials, _by_recipe
+from unmask.cli.evaluate import _breakdown
+from unmask.cli.fill import _table
+from unmask.cli.finetune import _show
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokens.chars import train_chars
+from unmask.tokens.tokenizer import Tokenizer
+
+ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
+ESTIMATE = {"mean": 1.0, "interval": None}
+FIGURES = {"loss": 1.0, "accuracy": 0.5, "predicted_tokens": 3}
+TABLES: list[Callable[[str], Table]] = [
+    lambda text: _table([[(text, "50.0%")]]),
+    lambda text: _breakdown({"part_of_speech": {text: FIGURES}}, 0.15),
+    lambda text: _by_recipe({"recipes": {text: {}}, "by_figure": {"loss": {"recipes": {text: ESTIMATE}}}}),
+    lambda text: _by_recipe({"recipes": {"a": {}}, "by_figure": {text: {"recipes": {"a": ESTIMATE}}}}),
+    lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {"rate": text}}]}),
+    lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {text: "x"}}]}),
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("make", TABLES)
+def test_cells(make: Callable[[str], Table], text: str) -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(make(text))
+    assert text in out.getvalue()
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_metrics_of_fine_tuning(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary: dict[str, Any] = {"seeds": [0], "metrics": {text: 0.5}, "model": "model"}
+    _show(summary, tmp_path)
+    assert text in capsys.readouterr().err
+
+
+def test_candidates_that_look_like_markup(  # type: ignore[no-untyped-def]
+    main,  # noqa: F811
+    make_model: Callable[..., MaskedLM],
+    tmp_path: Path,
+) -> None:
+    tokenizer = Tokenizer(train_chars(lambda: ["[i] [/b] king"]))
+    save_model(make_model(vocab_size=tokenizer.vocab_size), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    code, out, err = main("fill", tmp_path, "king [MASK]", "--candidates", "[i],[/b]", "--json")
+    assert code == 0, err
+    assert {word["text"] for word in json.loads(out)["words"][0]} == {"[i]", "[/b]"}
+    assert "[i]" in err
+    assert "[/b]" in err
+
+
+def test_phenomena_that_look_like_markup(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    file = tmp_path / "pairs.jsonl"
+    pair = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees."}
+    file.write_text("".join(json.dumps(pair | {"linguistics_term": text}) + "\n" for text in ODD))
+    code, _, err = main("score", run.folder / "model", file)
+    assert code == 0, err
+    for text in ODD:
+        assert text in err

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
-
 GOES_ON = "the same command goes on from what was saved last"
 GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
 

@@ -49,7 +49,7 @@ bench: $(VENV)/.dev
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
-	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results docs/measured/time_to_loss.jsonl --seeds 0,1,2 \
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --seeds 0,1,2 \
 		--table docs/benchmarks.md --picture docs/pictures/time_to_loss.svg
 	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
 

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +39,8 @@ COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}
 SEED = 20181011  # of the hidden characters
 POINTS = 20  # evaluations of each system
 EVALUATED_ROWS = 256  # at once
+LEAST_TURN = 0.5  # seconds
+STANDARD_ERROR = 0.0033  # of an accuracy of 0.24, at the 16,700 hidden characters of the held-out text
 WARMING_STEPS = 3
 
 
@@ -195,13 +196,15 @@ class System(Child):
         self._look()
 
     def go(self, seconds: float) -> None:
-        """A turn, and a look where one is due. Ours knows its minutes, and ends by itself."""
-        answer = self.ask(seconds)
+        """A turn, and a look where one is due: closer together at the beginning. Ours knows its minutes, and ends by
+        itself."""
+        due = self.limit * (len(self.points) / POINTS) ** 2
+        answer = self.ask(min(seconds, max(due - self.seconds, LEAST_TURN)))
         self.seconds = answer["seconds"]
         self.steps += answer["steps"]
         self.characters += answer["characters"]
         self.done = answer["done"] or self.seconds >= self.limit
-        if self.done or self.seconds >= self.limit * len(self.points) / POINTS:
+        if self.done or self.seconds >= due:
             self._look()
 
     def _look(self) -> None:
@@ -219,12 +222,8 @@ def describe(point: Point) -> str:
 
 
 def seconds_to(points: Sequence[Point], accuracy: float) -> float | None:
-    """Training time until an accuracy is reached (80/10/10), in a line between two looks; None: it never was."""
-    for before, after in pairwise(points):
-        if before.accuracy < accuracy <= after.accuracy:
-            share = (accuracy - before.accuracy) / (after.accuracy - before.accuracy)
-            return before.seconds + share * (after.seconds - before.seconds)
-    return None
+    """Training time at the first look behind a step that shows an accuracy (80/10/10); None: it never was reached."""
+    return next((point.seconds for point in points if point.steps and point.accuracy >= accuracy), None)
 
 
 def table(curves: dict[str, list[Point]]) -> list[str]:
@@ -244,13 +243,15 @@ def table(curves: dict[str, list[Point]]) -> list[str]:
 
 
 def verdict(curves: dict[str, list[Point]]) -> str:
-    """How long ours took to the last accuracy of the experiment."""
-    last = curves["annotated"][-1]
-    taken = seconds_to(curves["ours"], last.accuracy)
-    reached = f"The annotated experiment reaches {last.accuracy:.3f} after {last.seconds:,.0f} s of training; ours "
+    """How long ours took to the last accuracy of the experiment, which had it as soon as it was near."""
+    last = curves["annotated"][-1].accuracy
+    near = seconds_to(curves["annotated"], last - STANDARD_ERROR)
+    taken = seconds_to(curves["ours"], last)
+    assert near is not None, "the last look shows it"
+    reached = f"The annotated experiment ends at {last:.3f}, within a standard error of it after {near:,.0f} s; ours "
     if taken is None:
-        return f"{reached}does not within {curves['ours'][-1].seconds:,.0f} s."
-    return f"{reached}after {taken:,.0f} s, {last.seconds / taken:.1f} times as fast."
+        return f"{reached}does not get there within {curves['ours'][-1].seconds:,.0f} s."
+    return f"{reached}is beyond at its look after {taken:,.0f} s: at least {near / taken:.0f} times as fast."
 
 
 def draw(curves: dict[str, list[Point]], path: Path) -> None:

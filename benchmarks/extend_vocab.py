@@ -4,7 +4,9 @@
 
 Each number of words and seed is a run of its own in --out, kept, so that a benchmark that was stopped goes on. Runs
 have the same number of steps: with new words a step holds as many positions and more of the text. `minutes` tells what
-that costs. Bits per byte are those of hidden held-out text and compare between vocabularies; losses do not.
+that costs. Bits per byte are those of `unmask evaluate`, of the same hidden words of the raw held-out text for every
+vocabulary; losses, and bits per byte of hidden tokens, do not compare. "Before" is the model that the training began
+with, whose new words are means of their old pieces.
 """
 
 from __future__ import annotations
@@ -59,7 +61,14 @@ def one_run(options: argparse.Namespace, words: int, seed: int) -> dict[str, Any
         resume=True,
     )
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text(encoding="utf-8"))
-    return {**run.summary, "tokens_per_byte": manifest["tokens"] / manifest["bytes"]}
+    texts = {"new": run.folder / "data", "old": options.old_data or options.checkpoint / "data"}
+    models = {"before": run.folder / "start", "after": run.folder / "model"}
+    measured = {
+        (domain, when): unmask.evaluate(unmask.load(model), [text], rates=(0.15,), pseudo_tokens=0)["bits_per_byte"]
+        for domain, text in texts.items()
+        for when, model in models.items()
+    }
+    return {**run.summary, "tokens_per_byte": manifest["tokens"] / manifest["bytes"], "measured": measured}
 
 
 def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
@@ -71,14 +80,15 @@ def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
         cells = [f"{words:,}", f"{summaries[0]['tokens_per_byte']:.4f}"]
         cells += [bits(summaries, domain, when) for domain in ("new", "old") for when in ("before", "after")]
         lines.append(f"| {' | '.join([*cells, f'{minutes:.1f}'])} |")
-    return [*lines, "", "Bits per byte of hidden held-out text; where there are several seeds, their mean and spread."]
+    return [
+        *lines,
+        "",
+        "Bits per byte of hidden words of held-out text; where there are several seeds, their mean and spread.",
+    ]
 
 
 def bits(summaries: list[dict[str, Any]], domain: str, when: str) -> str:
-    found = [summary["domains"][domain] for summary in summaries]
-    if any(figures is None for figures in found):
-        return "-"
-    values = [figures[when]["bits_per_byte"] for figures in found]
+    values = [summary["measured"][domain, when] for summary in summaries]
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.4f}{spread}"
 

@@ -19,7 +19,6 @@ made again, so that a run may be stopped and go on.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -112,11 +111,9 @@ def best_rate(name: str, how: str, options: Any) -> float:
 
 
 def tuned(name: str, how: str, rate: float, options: Any, *, seed: int, seeds: int) -> dict[str, Any]:
-    """The summary of a fine-tuning; one that is finished with the same settings is read."""
+    """The summary of a fine-tuning; seeds that are finished with the same model and files are not made anew."""
     task = TASKS[name]
     out = options.work / f"{name}-{how}-{rate:g}-{seed}+{seeds}x{options.epochs}"
-    if (out / "summary.json").is_file():
-        return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
     folder = options.data / name
     settings = [
         f"finetune.learning_rate={rate:g}",

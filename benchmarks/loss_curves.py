@@ -26,8 +26,8 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
 def table(results: Results) -> list[str]:
     """A line a run, the slowest systems first, and what comes of it."""
     lines = [
-        "| system | minutes | steps | positions a step | learning rate | held-out loss | accuracy |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| system | date | minutes | steps | positions a step | learning rate | held-out loss | accuracy |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, entry in sorted(results.items(), key=_place):
         work, (seconds, loss, accuracy) = entry["work"], entry["points"][-1]
@@ -35,7 +35,8 @@ def table(results: Results) -> list[str]:
         batch = f"recipe `{work['recipe']}`" if ours else f"{work['batch_tokens']:,}"
         rate = "" if ours else f"{work['learning_rate']:g}"
         minutes, steps = f"{seconds / 60.0:.1f}", f"{entry['steps']:,}"
-        lines.append(f"| {name} | {minutes} | {steps} | {batch} | {rate} | {loss:.3f} | {accuracy:.1%} |")
+        told = [name, entry["date"], minutes, steps, batch, rate, f"{loss:.3f}", f"{accuracy:.1%}"]
+        lines.append(f"| {' | '.join(told)} |")
     return [*lines, "", *(verdict(results, peer) for peer in PEERS if peer in results)]
 
 
@@ -71,7 +72,7 @@ def draw(results: Results, path: Path) -> None:
         label = f"ours, {entry['work']['minutes']:g} min" if system == "ours" else name
         minutes = [seconds / 60.0 for seconds, _, _ in entry["points"]]
         losses = [loss for _, loss, _ in entry["points"]]
-        colour = COLOURS.get(name, OURS)
+        colour = COLOURS.get(system, OURS)
         axes.plot(minutes, losses, color=colour, linewidth=1.6, marker="o", markevery=[-1], markersize=5)
         if label not in seen:
             axes.annotate(

@@ -11,6 +11,7 @@ tokens and padding; memory is the largest that a process had. `documents` compar
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from trained import Work
 
 POSITIONS = 8192  # a step
 SHARES = (0.01, 0.1, 1.0)  # of the text
+SIZES = (2048, 8192, 32768)  # of vocabularies; a short text has fewer words than it is asked for
 
 
 class Cost(NamedTuple):
@@ -38,8 +40,7 @@ Axis = Mapping[str, Cost]
 
 
 def prepare(text: Path, out: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "unmask", "prepare", str(text), "--out", str(out), *options]
-    subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
+    subprocess.run([sys.executable, "-m", "unmask", "prepare", str(text), "--out", str(out), *options], check=True)
     return str(out)
 
 
@@ -48,6 +49,10 @@ def cut(text: Path, share: float, out: Path) -> Path:
     content = text.read_bytes()
     out.write_bytes(content[: content.rindex(b"\n", 0, int(len(content) * share)) + 1])
     return out
+
+
+def vocab_size(data: str) -> int:
+    return int(json.loads((Path(data) / "manifest.json").read_text(encoding="utf-8"))["vocab_size"])
 
 
 def text_share(data: str, length: int) -> float:
@@ -68,18 +73,19 @@ def axes(text: Path, folder: Path) -> dict[str, dict[str, Work]]:
         return Work(data, size, length, POSITIONS, "modernbert", "muon", "no", "cpu")
 
     usual = prepare(text, folder / "usual", "--vocab-size", "8192")
-    whole = ("--vocab-size", "8192", "--set", "corpus.documents=file")
+    same_words = f"{usual}/tokenizer"
+    whole = ("--tokenizer", same_words, "--set", "corpus.documents=file")
     return {
         "length": {f"{length:,}": work(usual, length=length) for length in (128, 256, 512, 1024, 2048)},
         "width": {str(width): work(usual, f"4x{width}") for width in (128, 256, 512, 768)},
         "depth": {str(depth): work(usual, f"{depth}x256") for depth in (2, 4, 8, 16)},
         "vocabulary": {
-            f"{size:,}": work(prepare(text, folder / f"words-{size}", "--vocab-size", str(size)))
-            for size in (2048, 8192, 32768)
+            f"{vocab_size(data):,}": work(data)
+            for data in (prepare(text, folder / f"words-{size}", "--vocab-size", str(size)) for size in SIZES)
         },
         "corpus": {
-            f"{share * text.stat().st_size / 1e6:.1f} MB": work(
-                prepare(cut(text, share, folder / f"{share}.txt"), folder / f"part-{share}", "--vocab-size", "8192")
+            f"{share * text.stat().st_size / 1e3:,.0f} kB": work(
+                prepare(cut(text, share, folder / f"{share}.txt"), folder / f"part-{share}", "--tokenizer", same_words)
             )
             for share in SHARES
         },

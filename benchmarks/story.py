@@ -4,8 +4,8 @@ r"""The whole way from raw text to a finished model: README's commands, run as t
 
 The commands are read from README.md ("The whole way"). They run in --work, where DATA's folders (`novels`, `cpp_docs`,
 `blimp`, `sst2`, `wnut17`) are linked. What a command printed lies in --work/printed, and a command that is there
-already is not run again, so that the story goes on where it was stopped. The page shows each command with its time and
-its output without the lines of a progress, of long ones the first and the last lines.
+already is not run again, so that the story goes on behind the last command that ended. The page shows each command with
+its time and its output without the lines of a progress, of long ones the first and the last lines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -51,6 +52,9 @@ def tell(command: str, kept: Path, work: Path) -> Told:
     if kept.is_file() and (told := Told(*json.loads(kept.read_text(encoding="utf-8")))).command == command:
         return told
     print(f"$ {command}", file=sys.stderr, flush=True)
+    if (out := re.search(r"--out (\S+)", command)) is not None:  # of one that was stopped; its time would be wrong
+        target = work / out[1]
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     begin = time.perf_counter()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "110"}

@@ -17,7 +17,7 @@ def write_table(page: Path, name: str, lines: list[str]) -> None:
     """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made."""
     command = " ".join([Path(sys.executable).name, *map(_anywhere, sys.argv)])
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    made = f"{datetime.date.today()}, {_processor()}, {os.cpu_count()} cores, {versions}."
+    made = f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, {versions}."
     text = "\n".join([f"<!-- {name} -->", "```", command, "```", "", made, "", *lines, f"<!-- end {name} -->"])
     old = page.read_text(encoding="utf-8")
     new, found = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
@@ -31,7 +31,7 @@ def _anywhere(argument: str) -> str:
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name, and whether it multiplies bf16."""
     info = Path("/proc/cpuinfo")
     if not info.exists():

@@ -12,24 +12,26 @@ quarter of one at least), so that all end at about the same time, and only a sys
 
     run_mlm  transformers' Trainer and BertForMaskedLM with the defaults of run_mlm: float32, 8 rows a step, AdamW with
              5e-5 falling in a line, dropout
-    tuned    the same in bf16, fused AdamW, without dropout, 5 % warm-up, with the number of rows and the learning rate
-             that `--sweep` found best: each candidate makes the first minutes of a 30-minute schedule
+    tuned    the same in bf16, without dropout, 5 % warm-up, with the number of rows and the learning rate chosen by
+             `--sweep`: each candidate makes the first minutes of a 30-minute schedule
     ours-M   `unmask pretrain --minutes M` with the recipe `tiny`; a budget is a run of its own, since a schedule ends
              with its budget; its loops are compiled before
 
 Transformers' schedules need a number of steps: as many as fit the budget, measured before. They run to their end, so a
-slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system; what is there
-already is not run again.
+slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system, with the day,
+the processor and a hash of the text; what is there already, of the same text and settings, is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +39,7 @@ from typing import Any, NamedTuple, TextIO
 
 import loss_curves
 import torch
-from tables import write_table
+from tables import processor, write_table
 from train import prepare
 from trained import fast_tokenizer
 from turns import Ended, System, Turn, alternate, own_output
@@ -123,7 +125,6 @@ def transformers_of(work: Work, out: TextIO) -> None:
     transformers.logging.set_verbosity_error()
     tokenizer = fast_tokenizer(Path(work.data))
     tuned = work.system == "tuned"
-    transformers.set_seed(work.seed)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if tuned else {}
     config = transformers.BertConfig(
         vocab_size=len(tokenizer),
@@ -136,10 +137,13 @@ def transformers_of(work: Work, out: TextIO) -> None:
         attn_implementation="eager" if tuned else "sdpa",  # the faster of both, by benchmarks/train.py
         **dropout,
     )
-    model: Any = transformers.BertForMaskedLM(config)
-    rows = _rows(work)
+    rows = _rows(work, tokenizer)
 
-    def trainer(steps: int, callback: TrainerCallback) -> Trainer:
+    def new_model() -> Any:
+        transformers.set_seed(work.seed)
+        return transformers.BertForMaskedLM(config)
+
+    def trainer(model: Any, steps: int, callback: TrainerCallback) -> Trainer:
         options = transformers.TrainingArguments(
             output_dir=tempfile.gettempdir(),
             per_device_train_batch_size=work.batch_tokens // LENGTH,
@@ -148,6 +152,7 @@ def transformers_of(work: Work, out: TextIO) -> None:
             warmup_steps=steps // 20 if tuned else 0,
             bf16=tuned,
             optim="adamw_torch_fused",  # the default
+            remove_unused_columns=not tuned,  # run_mlm's default makes the collator look for special tokens itself
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
@@ -158,8 +163,8 @@ def transformers_of(work: Work, out: TextIO) -> None:
         collator = DataCollatorForLanguageModeling(tokenizer)
         return Trainer(model, options, train_dataset=rows, data_collator=collator, callbacks=[callback])
 
-    steps = _steps_that_fit(work, trainer)
-    model.init_weights()
+    steps = _steps_that_fit(work, lambda *given: trainer(new_model(), *given))
+    model = new_model()
     turn = Turn(out, _transformers_evaluation(work, model), marks(work.minutes))
 
     class Steps(TrainerCallback):
@@ -169,12 +174,12 @@ def transformers_of(work: Work, out: TextIO) -> None:
         def on_step_end(self, *arguments: Any, **named: Any) -> None:
             turn.step()
 
-    trainer(steps, Steps()).train()
+    trainer(model, steps, Steps()).train()
     turn.end()
 
 
 def _steps_that_fit(work: Work, trainer: Any) -> int:
-    """Steps of the budget: the median of some, without the first ones. Leaves the weights changed."""
+    """Steps of the budget: the median of some, without the first ones."""
     from transformers import TrainerCallback
 
     times: list[float] = []
@@ -217,18 +222,23 @@ def _transformers_evaluation(work: Work, model: Any) -> Any:
     return evaluate
 
 
-def _rows(work: Work) -> list[dict[str, list[int]]]:
-    """All rows of the training text, as lists of ids: texts one after another, as run_mlm groups them."""
+def _rows(work: Work, tokenizer: Any) -> list[dict[str, list[int]]]:
+    """All rows of the training text, as lists of ids: texts one after another, as run_mlm groups them; with what a
+    tokenizer says of their special tokens."""
     from unmask.packing.stream import Cursor, RowStream
     from unmask.pretraining.data import open_prepared
 
     data = open_prepared(Path(work.data))
+    special = set(tokenizer.all_special_ids)
     rows: list[dict[str, list[int]]] = []
     for batch in RowStream(data.train, data.tokenizer, length=LENGTH, seed=work.seed).batches(Cursor(), 64):
         if batch.epoch:
             return rows
         ids, real = batch.rows.input_ids.tolist(), (batch.rows.segment_ids >= 0).long().tolist()
-        rows += [{"input_ids": row, "attention_mask": mask} for row, mask in zip(ids, real, strict=True)]
+        rows += [
+            {"input_ids": row, "attention_mask": mask, "special_tokens_mask": [int(i in special) for i in row]}
+            for row, mask in zip(ids, real, strict=True)
+        ]
     raise AssertionError("the stream never ends")
 
 
@@ -244,7 +254,11 @@ def sweep(data: str, minutes: float, results: Path) -> None:
 
 def run(works: dict[str, Work], results: Path, *, until: float | None = None) -> None:
     """Runs what the results lack, all in turn: whatever the machine does beside falls on all of them."""
-    missing = {name: work for name, work in works.items() if name not in loss_curves.load(results)}
+    there = loss_curves.load(results)
+    for name, work in works.items():
+        if name in there and _identity(there[name]) != _identity(_entry(name, work)):
+            sys.exit(f"{results} holds {name} of another text or with other settings; give another --results")
+    missing = {name: work for name, work in works.items() if name not in there}
     systems = {name: start(work) for name, work in missing.items()}
     longest = max((work.minutes for work in missing.values()), default=1.0)
     slices = {name: max(LEAST_TURN, ROUND * work.minutes / longest) for name, work in missing.items()}
@@ -253,15 +267,27 @@ def run(works: dict[str, Work], results: Path, *, until: float | None = None) ->
         systems[name].close()
 
 
+def _entry(name: str, work: Work) -> dict[str, Any]:
+    """What a line of the results says of a run before it has begun."""
+    manifest = json.loads((Path(work.data) / "manifest.json").read_text(encoding="utf-8"))
+    return {"name": name, "work": {**work._asdict(), "data": None}, "text": manifest["fingerprint"]}
+
+
+def _identity(entry: Mapping[str, Any]) -> tuple[str, Any]:
+    """What two runs of a name must have in common to be the same."""
+    return entry["text"], json.loads(json.dumps(entry["work"]))
+
+
 def _write(results: Path, name: str, work: Work, system: System) -> None:
-    entry = {
-        "name": name,
-        "work": {**work._asdict(), "data": None},
+    entry = _entry(name, work) | {
+        "date": str(datetime.date.today()),
+        "processor": processor(),
         "facts": system.facts,
         "seconds": system.seconds,
         "steps": system.steps,
         "points": system.points,
     }
+    results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a", encoding="utf-8") as out:
         out.write(json.dumps(entry) + "\n")
 
@@ -313,7 +339,9 @@ def main() -> None:
             sweep(data, asked.sweep, asked.results)
         else:
             measure(data, asked)
-    results = loss_curves.load(asked.results)
+    is_sweep = asked.sweep is not None
+    found = loss_curves.load(asked.results)
+    results = {name: entry for name, entry in found.items() if name.startswith("sweep-") == is_sweep}
     lines = loss_curves.table(results)
     print(*lines, sep="\n")
     if asked.picture:

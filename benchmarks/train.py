@@ -13,17 +13,21 @@ rows of the same prepared text, full of tokens, with as many of them a step.
               (`--optimizer`), masking, isolated documents
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
-    bert-bf16 the same with bf16, fused AdamW, and the faster of transformers' ways to compute attention
+    bert-bf16 the same with bf16, special tokens told beforehand, and the faster of transformers' ways to compute
+              attention (each is a process of its own, until it is known which one is slower)
     bert-best the same without dropout
-    modernbert-bf16  ModernBertForMaskedLM of the same size in a Trainer with bf16
+    modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
 The share of the peak counts 6 FLOP for each multiplied parameter and token (the head at predicted positions only) and
 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over what
-matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what an H200 does in
-dense bf16, unless `--peak-tflops` says another number.
+matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products reach
+on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before.
+
+A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
+The page is rewritten behind every cell.
 """
 
 from __future__ import annotations
@@ -36,16 +40,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from tables import write_table
-from trained import SYSTEMS, Work
-from turns import Child
+from trained import SYSTEMS, Work, ways
+from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 SECONDS = 4.0  # of a turn, that count
+LEAST_STEPS = 2  # that count, in turns of their own where steps are longer than these
+TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest
+NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
 SCRIPT = Path(__file__).with_name("trained.py")
 H200_TFLOPS = 790.0  # dense, bf16
@@ -54,14 +62,14 @@ H200_TFLOPS = 790.0  # dense, bf16
 class System(Child):
     """A process that trains when it is its turn."""
 
-    def __init__(self, system: str, work: Work) -> None:
-        super().__init__([sys.executable, str(SCRIPT), system, json.dumps(work._asdict())])
+    def __init__(self, system: str, attention: str, work: Work) -> None:
+        super().__init__([sys.executable, str(SCRIPT), system, attention, json.dumps(work._asdict())])
         self.facts: dict[str, Any] = {}
         self.seconds: list[float] = []
         self.memory = 0
 
     def begin(self) -> None:
-        """Has it build its model, and try what it has to choose between."""
+        """Has it build its model."""
         self.facts = self.ask("begin")
 
     def go(self) -> None:
@@ -70,15 +78,46 @@ class System(Child):
         self.seconds += answer["seconds"]
         self.memory = answer["memory"]
 
+    def trial(self) -> float:
+        """Seconds of a step, of a few that do not count."""
+        return statistics.median(self.ask(TRIAL_SECONDS)["seconds"])
+
 
 def start(systems: Mapping[str, tuple[str, Work]]) -> dict[str, System]:
-    """Processes that are ready for their turns. They load their libraries side by side, and build one by one."""
-    processes = {name: System(system, work) for name, (system, work) in systems.items()}
-    for process in processes.values():
+    """Processes that are ready for their turns. They load their libraries side by side, and build one by one.
+
+    Those that end meanwhile are left out.
+    """
+    candidates = {
+        name: [System(system, way, work) for way in ways(system, work)] for name, (system, work) in systems.items()
+    }
+    for process in (each for some in candidates.values() for each in some):
         process.read()
-    for process in processes.values():
+    ready = {}
+    for name, some in candidates.items():
+        try:
+            ready[name] = _fastest(some)
+        except ChildEnded:
+            for process in some:
+                process.close()
+    return ready
+
+
+def _fastest(candidates: list[System]) -> System:
+    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
+    for process in candidates:
         process.begin()
-    return processes
+    if len(candidates) == 1:
+        return candidates[0]
+    taken = {process: [process.trial()] for process in candidates}
+    if max(taken.values()) < [NEAR * seconds for seconds in min(taken.values())]:
+        for process in candidates:
+            taken[process].append(process.trial())
+    best = min(candidates, key=lambda process: min(taken[process]))
+    for process in candidates:
+        if process is not best:
+            process.close()
+    return best
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
@@ -108,17 +147,20 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
     """Rows of the table; the peak in FLOP a second, measured where None is given."""
     processes = start({name: (name, work) for name in systems})
     for number in range(1, rounds + 1):
-        for process in processes.values():
-            if sum(process.seconds) < number * SECONDS:  # steps that are longer than a turn are measured by few of them
-                process.go()
-            if sum(process.seconds) >= rounds * SECONDS:
-                process.close()  # its memory is for the others
+        for name, process in list(processes.items()):
+            with suppress(ChildEnded):
+                if _has_turn(process, number):
+                    process.go()
+                if not any(_has_turn(process, later) for later in range(number + 1, rounds + 1)):
+                    process.close()  # its memory is for the others
+                continue
+            del processes[name]
     tokens = work.rows * work.length
     if work.device == "cuda":
         print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
     peak = peak or peak_flops(work.hidden, tokens, work.device)
     lines = []
-    facts = processes[systems[0]].facts if systems[0] == "ours" else {}
+    facts = processes["ours"].facts if "ours" in processes else {}
     base = {name: tokens / statistics.median(process.seconds) for name, process in processes.items()}
     for name, process in processes.items():
         share = "-"
@@ -129,10 +171,16 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
         spread = [tokens / second for second in sorted(process.seconds)]
         lines.append(
             f"| {work.size} | {work.length:,} | {name}{_note(process.facts)} | {base[name]:,.0f} "
-            f"({spread[-1]:,.0f} to {spread[0]:,.0f}) | {base.get('ours', 0.0) / base[name]:.2f} | {share} "
-            f"| {process.memory / 2**20:,.0f} |"
+            f"({spread[-1]:,.0f} to {spread[0]:,.0f}; {len(spread)}) | {base.get('ours', 0.0) / base[name]:.2f} "
+            f"| {share} | {process.memory / 2**20:,.0f} |"
         )
-    return lines
+    ended = [name for name in systems if name not in processes]
+    return [*lines, *(f"| {work.size} | {work.length:,} | {name} | ended: no memory |  |  |  |" for name in ended)]
+
+
+def _has_turn(process: System, number: int) -> bool:
+    """Whether a process has a turn in a round: steps longer than a turn have fewer."""
+    return sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
 
 
 def _note(facts: dict[str, Any]) -> str:
@@ -165,7 +213,8 @@ def main() -> None:
         sys.exit("torch finds no CUDA device here; leave --device cuda away")
     peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if asked.device == "cuda" else None
     lines = [
-        "| size | length | system | tokens a second (slowest to fastest) | ours / this | share of peak | memory, MiB |",
+        "| size | length | system | tokens a second (slowest to fastest; steps) | ours / this | share of peak "
+        "| memory, MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)
@@ -181,8 +230,8 @@ def main() -> None:
                 found = measure(work, asked.systems.split(","), asked.rounds, peak)
                 print(*found, sep="\n", flush=True)
                 lines += found
-    if asked.table:
-        write_table(asked.table, "training", lines)
+                if asked.table:
+                    write_table(asked.table, "training", lines)
 
 
 if __name__ == "__main__":

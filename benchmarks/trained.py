@@ -66,20 +66,6 @@ class Watch(Protocol):
         ...
 
 
-class Trial:
-    """The first steps of a system, as many as begin within the seconds that else do not count: the fastest does."""
-
-    def begin(self) -> None:
-        self._ends = [time.perf_counter()]
-
-    def tick(self) -> bool:
-        self._ends.append(time.perf_counter())
-        return self._ends[-1] - self._ends[0] >= WARM_SECONDS
-
-    def taken(self) -> list[float]:
-        return [min(b - a for a, b in pairwise(self._ends))]
-
-
 class Stopwatch:
     """The steps of one turn.
 
@@ -181,20 +167,14 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     return turn, {"multiplied": multiplied, "head": head, "reach": reach}
 
 
-def transformers_of(system: str, work: Work) -> tuple[Turn, dict[str, Any]]:
-    candidates = ["eager", "sdpa"] if system != "bert" and work.device == "cpu" else ["sdpa"]
-    turns = {attention: _trainer(system, work, attention) for attention in candidates}
-    best = min(candidates, key=lambda attention: _tried(turns[attention])) if len(candidates) > 1 else candidates[0]
-    return turns[best], {"attention": best}
+def ways(system: str, work: Work) -> tuple[str, ...]:
+    """How a system may compute attention: of several ways the fastest is taken. Ours has one, run_mlm the default."""
+    if system == "ours":
+        return ("own",)
+    return ("sdpa", "eager") if system != "bert" and work.device == "cpu" else ("sdpa",)
 
 
-def _tried(turn: Turn) -> float:
-    trial = Trial()
-    turn(trial)
-    return trial.taken()[0]
-
-
-def _trainer(system: str, work: Work, attention: str) -> Turn:
+def transformers_of(system: str, work: Work, attention: str) -> Turn:
     """A turn is a Trainer of its own, with the same model."""
     import transformers
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
@@ -207,7 +187,8 @@ def _trainer(system: str, work: Work, attention: str) -> Turn:
         per_device_train_batch_size=work.rows,
         max_steps=1_000_000,
         bf16=system != "bert",
-        optim="adamw_torch" if system == "bert" else "adamw_torch_fused",
+        optim="adamw_torch_fused",  # the default
+        remove_unused_columns=system == "bert",  # run_mlm's default makes the collator look for special tokens itself
         save_strategy="no",
         logging_strategy="no",
         report_to=[],
@@ -216,7 +197,7 @@ def _trainer(system: str, work: Work, attention: str) -> Turn:
         dataloader_pin_memory=work.device == "cuda",
         torch_compile=work.compiled == "yes" and system != "bert",
     )
-    rows, collator = _rows(work), DataCollatorForLanguageModeling(tokenizer)
+    rows, collator = _rows(work, tokenizer), DataCollatorForLanguageModeling(tokenizer)
 
     class Told(TrainerCallback):
         def __init__(self, watch: Watch) -> None:
@@ -269,29 +250,42 @@ def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
     # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
     every = 3 if work.device == "cuda" else 1
     return transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(**sizes, **ids, intermediate_size=width, global_attn_every_n_layers=every)
+        transformers.ModernBertConfig(
+            **sizes,
+            **ids,
+            intermediate_size=width,
+            global_attn_every_n_layers=every,
+            sparse_prediction=True,  # logits at the masked positions only
+        )
     )
 
 
-def _rows(work: Work) -> list[dict[str, list[int]]]:
-    """The rows that ours trains on, as lists of ids."""
+def _rows(work: Work, tokenizer: Any) -> list[dict[str, list[int]]]:
+    """The rows that ours trains on, as lists of ids, with what a tokenizer says of their special tokens."""
     from unmask.packing.stream import Cursor, RowStream
     from unmask.pretraining.data import open_prepared
 
     data = open_prepared(Path(work.data))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
     rows = stream.batch(Cursor(), work.rows * 8, work.length).rows
-    return [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in rows.input_ids.tolist()]
+    special = set(tokenizer.all_special_ids)
+    return [
+        {"input_ids": ids, "attention_mask": [1] * len(ids), "special_tokens_mask": [int(i in special) for i in ids]}
+        for ids in rows.input_ids.tolist()
+    ]
 
 
-def serve(system: str, work: Work) -> None:
+def serve(system: str, attention: str, work: Work) -> None:
     """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
     another one is a turn of so many seconds, of which it says what its steps took."""
     out = own_output()
     importlib.import_module("unmask.training.loop" if system == "ours" else "transformers.trainer")
     print("{}", file=out, flush=True)
     sys.stdin.readline()
-    turn, facts = ours(work) if system == "ours" else transformers_of(system, work)
+    if system == "ours":
+        turn, facts = ours(work)
+    else:
+        turn, facts = transformers_of(system, work, attention), {"attention": attention}
     let_go()
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
@@ -310,4 +304,4 @@ def let_go() -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Work(**json.loads(sys.argv[2])))
+    serve(sys.argv[1], sys.argv[2], Work(**json.loads(sys.argv[3])))

@@ -6,6 +6,7 @@ a JSON line each way: until which second of its own time the child goes on, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -94,6 +95,10 @@ class Turn:
         self._last = time.perf_counter()
 
 
+class ChildEnded(SystemExit):
+    """A process ended without being asked to, mostly since memory did not suffice; uncaught, it ends the benchmark."""
+
+
 class Child:
     """The parent's side of a process that computes when it is asked to."""
 
@@ -103,22 +108,27 @@ class Child:
     def ask(self, line: object) -> dict[str, Any]:
         """What it answers to a line."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as reading shows
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
         return self.read()
 
     def close(self) -> None:
         """Ends it."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def read(self) -> dict[str, Any]:
         """What it says next."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{' '.join(map(str, self.process.args))} ended")
+            self.close()
+            raise ChildEnded(f"{' '.join(map(str, self.process.args))} ended")
         return dict(json.loads(line))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from typing import Any
 
@@ -43,8 +44,46 @@ def test_of_long_steps_the_first_does_not_count_and_one_does(
         assert a_turn(script, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
 
 
-def test_a_trial_takes_the_fastest_of_the_first_steps(
-    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert a_turn(script, monkeypatch, script.Trial(), [0.9, 0.5, 0.7, 0.1]) == (pytest.approx([0.5]), 3)
-    assert a_turn(script, monkeypatch, script.Trial(), [9.0, 8.0]) == (pytest.approx([9.0]), 1)
+class Way:
+    """Stands for a process with one way to compute attention."""
+
+    def __init__(self, script: types.ModuleType, *trials: float) -> None:
+        self.trials, self.closed, self.ended = list(trials), False, script.ChildEnded
+
+    def begin(self) -> None: ...
+
+    def trial(self) -> float:
+        if not self.trials:
+            raise self.ended("no memory")
+        return self.trials.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_fastest_way_to_compute_attention_goes_on() -> None:
+    train = importlib.import_module("train")
+    alone, far, near = [Way(train)], [Way(train, 9.0), Way(train, 2.0)], [Way(train, 1.1, 0.8), Way(train, 1.0, 1.0)]
+    assert train._fastest(alone) is alone[0], "it is not tried"
+    assert train._fastest(far) is far[1]
+    assert train._fastest(near) is near[0], "tried once more, since they are near each other"
+    assert [way.closed for way in (*far, *near)] == [True, False, False, True]
+    with pytest.raises(train.ChildEnded):
+        train._fastest([Way(train), Way(train, 2.0)])
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, turns = importlib.import_module("train"), importlib.import_module("turns")
+    ends = "import sys; print('{}', flush=True); sys.stdin.readline()"
+    serves = f"{ends}; print('{{}}', flush=True); sys.stdin.readline()"
+
+    class System(turns.Child):  # type: ignore[misc, name-defined]
+        def __init__(self, name: str, way: str, work: object) -> None:
+            super().__init__([sys.executable, "-c", serves if name == "ours" else ends])
+            self.begin = lambda: self.ask("begin")
+
+    monkeypatch.setattr(train, "System", System)
+    monkeypatch.setattr(train, "ways", lambda name, work: ("own",))
+    ready = train.start({"bert": ("bert", None), "ours": ("ours", None)})
+    assert list(ready) == ["ours"]
+    ready["ours"].close()

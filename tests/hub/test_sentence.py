@@ -16,6 +16,7 @@ from huggingface_hub import constants, errors
 
 import unmask
 from tests.hub.helpers import COMMIT, denied, put_in_cache
+from unmask.exporting.subject import open_subject
 from unmask.hub.needs import MODULES, POOLING
 
 NAME = "owner/name"
@@ -91,6 +92,13 @@ def test_what_the_copy_lacks_is_fetched_once(
         assert np.array_equal(unmask.load(NAME).embed(TEXTS), wanted)
     assert download.asked == [MODULES, POOLING]
     assert not caplog.messages
+
+
+def test_graphs_pool_as_embed_does(download: FakeDownload, model_folder: Path) -> None:
+    make_sentence_encoder(model_folder)
+    assert open_subject(NAME).model.embed_settings().pooling == "first"
+    assert open_subject(model_folder).model.embed_settings().pooling == "first"
+    assert download.asked == [MODULES, POOLING]
 
 
 def test_a_model_that_is_no_sentence_encoder_is_asked_for_once(

@@ -11,9 +11,11 @@ import pytest
 import unmask
 from tests.cli.test_cli import main  # noqa: F401  (a fixture)
 from tests.inference.test_fine_tuned import MakeModel, tuned
-from unmask.errors import SettingsError
+from unmask.errors import CorpusError, SettingsError
+from unmask.finetuning.reading import read_labelled
+from unmask.finetuning.settings import Columns
 from unmask.inference.model import Model
-from unmask.model.task_folder import TaskInfo
+from unmask.model.task_folder import TaskInfo, TaskKind
 from unmask.tokens.tokenizer import Tokenizer
 
 BROKEN = "the king \udcff"
@@ -73,7 +75,7 @@ def test_from_the_command_line(  # type: ignore[no-untyped-def]
         (("fill", run.folder, f"[MASK] {BROKEN}"), rf"the text '[MASK] the king \udcff' {SAID}"),
         (("fill", run.folder, "[MASK]", "--candidates", BROKEN), rf"candidates: 'the king \udcff' {SAID}"),
         (("masks", BROKEN, "--tokenizer", run.folder / "model"), rf"the text 'the king \udcff' {SAID}"),
-        (("predict", folder, questions), f"row 1 {SAID}"),
+        (("predict", folder, questions), f"{questions}: row 1 holds U+DCFF, which is no character; take it out"),
         (("score", run.folder, pairs), "line 1: a sentence holds U+DCFF, which is no character; take the pair out"),
         (("embed", run.folder, texts, "--out", tmp_path / "v.npy"), "U+DCFF"),
     ):
@@ -81,6 +83,22 @@ def test_from_the_command_line(  # type: ignore[no-untyped-def]
         assert (code, out) == (2, "")
         assert said in " ".join(err.split())
     assert not list(tmp_path.glob("v.npy*"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("classify", {"text": BROKEN, "label": "sea"}),
+        ("pairs", {"sentence1": "the king", "sentence2": BROKEN, "label": "yes"}),
+        ("tag", {"tokens": ["the", "\udcff"], "tags": ["O", "O"]}),
+        ("answer", {"question": BROKEN, "context": "the king", "answers": {"text": ["king"], "answer_start": [4]}}),
+    ],
+)
+def test_labelled_files(tmp_path: Path, kind: TaskKind, row: dict[str, object]) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(CorpusError, match=r"train\.jsonl: row 1 holds U\+DCFF, which is no character; take it out"):
+        read_labelled(file, kind, Columns(), with_labels=True)
 
 
 def test_a_nul_is_no_character_either(run: unmask.Run) -> None:

@@ -75,6 +75,7 @@ def test_a_space_that_the_mask_takes_along_is_neither_lost_nor_doubled(make_mode
     settings = FillSettings(candidates=["Constantinople", "the"])
     (result,) = fill_texts(model, tokenizer, ["♥  in [MASK] ([MASK])"], settings)
     names = ("Constantinople", "the")
+    assert len(result.fillings) == 4
     assert {filling.text for filling in result.fillings} <= {f"♥  in {a} ({b})" for a in names for b in names}
     (result,) = fill_texts(model, tokenizer, ["[MASK] sees"], settings)
     assert {filling.text for filling in result.fillings} == {"Constantinople sees", "the sees"}

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.model.sequences import Sequences
+from unmask.model.sequences import MOST, Sequences
 
 
 def test_the_drawing_in_the_file() -> None:
@@ -22,6 +22,7 @@ def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
     assert Sequences.of(rows).cu_seqlens.tolist() == [*range(0, 34, 2), 34, 34, 34, 34]
     capacities = [len(Sequences.of(torch.arange(count)[None]).cu_seqlens) - 1 for count in (8, 9, 65, 4400, 8192)]
     assert capacities == [8, 10, 80, 5120, 8192]
+    assert len(Sequences.of(torch.arange(57_345)[None]).cu_seqlens) - 1 == MOST, "no more than a kernel takes"
 
 
 def test_a_sequence_a_row() -> None:

@@ -25,7 +25,7 @@ RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 
 def console() -> Console:
     """The terminal behind stderr."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def duration(seconds: float) -> str:

@@ -28,7 +28,7 @@ class GraphFile:
 
     Attributes:
         bytes: Of the file, and of the one with its weights where there is one.
-        largest_difference: From our network, of logits or hidden states.
+        largest_difference: From our network, of logits, hidden states or vectors.
         inputs, outputs: Their names.
     """
 

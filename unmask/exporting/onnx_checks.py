@@ -29,15 +29,15 @@ def int8_file(graph: type[Graph]) -> str:
 def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
     """A graph in float32 gives our numbers: padded texts, and each text alone; and the vectors of `Model.embed`."""
     checks = []
-    for ours, theirs in _outputs(subject, file, kind):
-        checks.append(compare(ours, theirs, f"{file.name}, padded texts and texts alone", tolerance=TOLERANCE))
+    for what, ours, theirs in _outputs(subject, file, kind):
+        checks.append(compare(ours, theirs, f"{file.name}, {what}", tolerance=TOLERANCE))
     return worst(checks)
 
 
 def int8_follows_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
     """A graph with 8-bit weights gives numbers that correlate with ours; the difference is told, not judged."""
-    pairs = _outputs(subject, file, kind)
-    ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    pairs = [(a.flatten(), b.flatten()) for _, a, b in _outputs(subject, file, kind)]
+    ours, theirs = map(torch.cat, zip(*pairs, strict=True))
     found = compare(ours, theirs, f"{file.name}", tolerance=float("inf"))
     if not found.passed:
         return found
@@ -54,8 +54,8 @@ def onnx_tokenizer_equals_ours(subject: Subject, folder: Path) -> Check:
     )
 
 
-def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tensor, Tensor]]:
-    """Ours and theirs, an output each time, at real positions only.
+def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[str, Tensor, Tensor]]:
+    """What is compared, ours and theirs, an output each time, at real positions only.
 
     Raises:
         ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
@@ -77,10 +77,13 @@ def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[Tens
             ours = graph(**feeds)
         real = batch["attention_mask"].bool()
         for a, b in zip(ours if isinstance(ours, tuple) else (ours,), _run(session, file, feeds), strict=True):
-            pairs.append((a[real], b[real]) if a.dim() == b.dim() == 3 else (a, b))
+            tokens = a.dim() == b.dim() == 3
+            pairs.append(("padded texts and texts alone", a[real] if tokens else a, b[real] if tokens else b))
     if isinstance(graph, EmbedGraph):
         feeds = {name: rows[name] for name in graph.inputs} | _of_one_type(graph, rows)
-        pairs.append((_embedded(subject, graph), _run(session, file, feeds)[graph.outputs.index("sentence_embedding")]))
+        vectors = _run(session, file, feeds)[graph.outputs.index("sentence_embedding")]
+        what = "vectors as of embed (export anew if the pooling has changed)"
+        pairs.append((what, _embedded(subject, graph), vectors))
     return pairs
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.exporting.probes import Probe, make_probe
+from unmask.hub.names import HubName, hub_name
 from unmask.inference.model import Model, load
 from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
@@ -28,9 +29,11 @@ class Subject:
 
     Attributes:
         folder: With config.json, weights and tokenizer.
+        hub: The name by which the hub has it; None for a folder that was given as such.
     """
 
     folder: Path
+    hub: HubName | None = None
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -58,6 +61,7 @@ class Subject:
     def model(self) -> Model:
         """The loaded model, on the CPU, in float32."""
         model = load(self.folder)
+        model.hub = self.hub
         model.network.to("cpu", torch.float32).encoder.compute_dtype = torch.float32
         return model
 
@@ -113,4 +117,4 @@ def open_subject(folder: str | Path) -> Subject:
     Raises:
         ModelError: There is none.
     """
-    return Subject(find_weights(folder))
+    return Subject(find_weights(folder), hub_name(folder))

@@ -21,7 +21,7 @@ from unmask.finetuning.tagged import read_tagged_rows, read_treebank
 from unmask.finetuning.values import class_of, number_of
 from unmask.model.task_folder import TaskKind
 from unmask.tasks.encoding import words_of
-from unmask.tasks.records import Record, TextRecord, WordsRecord
+from unmask.tasks.records import Record, TextRecord, WordsRecord, texts_of
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ def read_labelled(
             records, found = _table(source, bad, kind, columns, usual or Columns(), with_labels=with_labels)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file")
+    for record in records:
+        for text in texts_of(record):
+            if broken := broken_character(text):
+                raise CorpusError(f"{path}: row {record.row} holds {broken}, which is no character; take it out")
     return Labelled(path, records, found)
 
 
@@ -164,6 +168,4 @@ def _text(row: dict[str, Any], column: str, where: str) -> str:
         raise CorpusError(f"{where} has no column {column!r}, only {', '.join(row)}")
     if not isinstance(row[column], str):
         raise CorpusError(f"{where} has {type(row[column]).__name__} in column {column!r}, not a text")
-    if broken := broken_character(row[column]):
-        raise CorpusError(f"{where} has {broken} in column {column!r}, which is no character; take it out")
     return str(row[column])

@@ -54,7 +54,8 @@ class MaskedText:
         """The text with words in place of its masks. All else stays as it was given, letter for letter.
 
         Tokens alone do not tell that: unknown letters, case and spelled special tokens are not in them. A word brings
-        its space along only where the text has none, and never to where the text begins.
+        its space along only where the text has none, and never to where the text begins. Vocabularies that mark the
+        ends of words (`new</w>`) put none between words at neighbouring masks.
         """
         filled, done = bytearray(), 0
         for (begin, end), word in zip(self.spans, words, strict=True):

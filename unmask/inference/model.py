@@ -159,7 +159,8 @@ class Model:
 
         Raises:
             ModelError: As `embed_settings`; or transformers runs the model.
-            SettingsError: Something is no text, or longer than the model where that is an error.
+            SettingsError: Something is no text or holds what is no character, or is longer than the model where that
+                is an error.
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         return embed_texts(self.network, self.tokenizer, texts, settings).vectors
@@ -194,7 +195,8 @@ class Model:
 
         Raises:
             ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
-            SettingsError: A sentence is empty or longer than the model, or the form is none.
+            SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
+                none.
         """
         self.check_head()
         network, known = OwnNetwork(self.network), checked_form(form)
@@ -205,7 +207,7 @@ class Model:
 
         Raises:
             ModelError: The folder is not that of a fine-tuned model.
-            SettingsError: An input does not fit the model's task.
+            SettingsError: An input does not fit the model's task, or holds what is no character.
         """
         if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
             self.fine_tuned = load_fine_tuned(self.folder)

@@ -43,7 +43,7 @@ def marks_spaces(tokenizer: Tokenizer) -> bool:
 
 def begins_spaced(tokenizer: Tokenizer) -> bool:
     """Whether the first word of a text is spelled as if a space stood before it, where tokens mark spaces."""
-    ids = np.flatnonzero(tokenizer.ordinary).tolist()
+    ids = map(int, np.flatnonzero(tokenizer.ordinary))
     words = (tokenizer.text(id_).strip() for id_ in ids if tokenizer.space_before(id_))
     if (word := next(filter(None, words), None)) is None:
         return False

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.corpus.reading import check_characters
-from unmask.errors import SettingsError
+from unmask.errors import SettingsError, TokenizerError
 from unmask.inference.filled import Word
 from unmask.inference.predict import Query, likeliest, log_probabilities
 from unmask.inference.spellings import Spellings, marks_spaces
@@ -94,8 +94,11 @@ def _spelled(tokenizer: Tokenizer, words: Sequence[str]) -> Spellings[list[Piece
     alone = pieces(words)
     if not marks_spaces(tokenizer):
         return Spellings(alone, alone)
-    [sign] = pieces([_SIGN])
-    behind_space, behind_sign = pieces([f" {word}" for word in words]), pieces([_SIGN + word for word in words])
+    behind_space = pieces([f" {word}" for word in words])
+    try:
+        [sign], behind_sign = pieces([_SIGN]), pieces([_SIGN + word for word in words])
+    except TokenizerError:  # it has no [UNK], and the vocabulary lacks the sign
+        sign, behind_sign = (), [() for _ in words]
     spaced, bare = [], []
     for word, with_space, with_sign in zip(alone, behind_space, behind_sign, strict=True):
         spaced.append(with_space if is_spaced(with_space) else word)

@@ -26,7 +26,8 @@ _MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _WAY_OUT = (
-    "ask for the mean or the first token by name (--pooling, or pooling=), or take modules.json away for the mean"
+    "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
+    "without modules.json, which has the mean"
 )
 
 

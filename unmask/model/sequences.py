@@ -49,7 +49,7 @@ class Sequences:
         begins_BS[:, 1:] = segment_ids_BS[:, 1:] != segment_ids_BS[:, :-1]
         places = torch.nonzero(begins_BS.flatten())[:, 0].to(torch.int32)
         step = 1 << max(0, (len(places) - 1).bit_length() - 3)
-        capacity = -(-len(places) // step) * step
+        capacity = max(len(places), min(-(-len(places) // step) * step, MOST))
         cu_seqlens = places.new_full((capacity + 1,), num_rows * length)
         cu_seqlens[: len(places)] = places
         return cls(cu_seqlens, length)

@@ -61,24 +61,18 @@ class TaskModel:
             SettingsError: An input is none of these, or holds what is no character.
         """
         records = [self._record(number, given) for number, given in enumerate(inputs, 1)]
-        return self.predict_records(records, called="input").predictions
+        for record in records:
+            for text in texts_of(record):
+                check_characters(text, f"input {record.row}")
+        return self.predict_records(records).predictions
 
-    def predict_records(
-        self, records: Sequence[Record], *, called: str = "row", notify: Notify | None = None
-    ) -> Predicted:
-        """Predicts for records of the task's kind.
+    def predict_records(self, records: Sequence[Record], *, notify: Notify | None = None) -> Predicted:
+        """Predicts for records of the task's kind, as they are read from files.
 
         Args:
             records: Any number.
-            called: What errors call a record, before its number.
             notify: Told how many tokens are done, of how many.
-
-        Raises:
-            SettingsError: A record holds what is no character.
         """
-        for record in records:
-            for text in texts_of(record):
-                check_characters(text, f"{called} {record.row}")
         encoded = self.task.encode(records, self._encoder, with_targets=False)
         outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
         predictions = self.task.decode(records, encoded.examples, outputs)

@@ -93,6 +93,11 @@ def peak_memory(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error of memory says; Python's own says nothing."""
+    return (str(error) or "no memory left").splitlines()[0]
+
+
 def says_out_of_memory(error: BaseException) -> bool:
     """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
     and its libraries."""

@@ -9,7 +9,7 @@ import torch
 
 from unmask.errors import MemoryFullError
 from unmask.packing.rows import Rows
-from unmask.training.hardware import says_out_of_memory
+from unmask.training.hardware import reason_of, says_out_of_memory
 from unmask.training.optimizer import Optimizer
 from unmask.training.step import StepResult
 
@@ -41,7 +41,7 @@ def step_that_fits(
         except (MemoryError, RuntimeError) as error:
             if not says_out_of_memory(error):
                 raise
-            reason = (str(error) or "no memory left").splitlines()[0]
+            reason = reason_of(error)
         # Only here, since the exception held what the failed step had computed.
         optimizer.clear()
         if torch.cuda.is_available():

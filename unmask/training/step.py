@@ -14,7 +14,7 @@ from unmask.masking.engine import MaskedRows
 from unmask.model.learner import Learner
 from unmask.packing.rows import Rows
 from unmask.training.figures import Figures, HasFigures, check_finite
-from unmask.training.hardware import says_out_of_memory, works_on_its_own
+from unmask.training.hardware import reason_of, says_out_of_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.parts import parts_of
@@ -135,7 +135,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         if not says_out_of_memory(error):
             raise
         raise MemoryFullError(
-            f"memory ran out while the weights of step {step} were changed ({str(error).splitlines()[0]}): it cannot "
+            f"memory ran out while the weights of step {step} were changed ({reason_of(error)}): it cannot "
             "be made again; go on with --resume when more memory is free, or take a smaller model"
         ) from error
     return StepResult(figures, counts[leading.name], len(parts), _joined(observed))

@@ -16,11 +16,12 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
 from unmask.model.layouts import PARTS
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def pytest_configure() -> None:

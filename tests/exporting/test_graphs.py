@@ -88,7 +88,7 @@ def test_pooling_that_is_not_offered_is_said(
     pytest.importorskip("onnxscript")
     out = tmp_path_factory.mktemp("out")
     ask_for(sentence_folder, {"pooling_mode_max_tokens": True})
-    with pytest.raises(ModelError, match=r"pooling by max is not offered; .* without modules\.json, which has the mean"):
+    with pytest.raises(ModelError, match=r"by max is not offered; .* without modules\.json, which has the mean"):
         unmask.export(sentence_folder, out / "graphs")
     assert list(out.iterdir()) == []
 

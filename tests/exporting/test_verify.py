@@ -23,9 +23,10 @@ from unmask.exporting.tokenizer_checks import probe_texts
 from unmask.model.checksums import CHECKSUMS
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("transformers")
 CHECKS = {

@@ -19,7 +19,7 @@ from unmask.hub.fetch import lasting_name
 from unmask.inference.scorable import load_scorable
 from unmask.model.find import find_model, find_weights
 from unmask.pretraining.interrupt import Interrupted
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 
 TEXT = "The cat sees the [MASK]."
 OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")

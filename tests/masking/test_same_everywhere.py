@@ -98,7 +98,7 @@ IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from tests.masking.test_same_everywhere import ALL, digest
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 print(*(digest(tokenizer, strategy) for strategy in ALL))
 """

@@ -15,10 +15,11 @@ from unmask.errors import DataError
 from unmask.masking.engine import Masker
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Batch, Cursor, RowStream
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 
 class Store:

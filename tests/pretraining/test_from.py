@@ -26,7 +26,8 @@ from unmask.pretraining.request import Request
 from unmask.pretraining.start import obtain_start
 from unmask.pretraining.start_model import start_model
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
 

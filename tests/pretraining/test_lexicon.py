@@ -19,7 +19,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.pretraining.data import open_prepared
 from unmask.pretraining.lexicon import make_lexicon, wanted_lexicons
 from unmask.pretraining.reporter import LogReporter
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 
 NAME = "lexicon.safetensors"
 

@@ -14,8 +14,9 @@ from tests.conftest import make_text
 from tests.tokens.families import TEXT, bare_characters, trained, words
 from unmask.errors import TokenizerError
 from unmask.tokens.extension import Extension, extend_vocabulary
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.special import SPECIAL_TOKENS, with_special_tokens
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.unigram import train_unigram
 
 WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")

@@ -16,8 +16,9 @@ from tests.tokens.families import FAMILIES, SENTENCE, TEXT, trained
 from unmask.errors import TokenizerError
 from unmask.tokens.bpe import train_bpe
 from unmask.tokens.chars import train_chars
+from unmask.tokens.loading import as_tokenizer, load_tokenizer
 from unmask.tokens.special import SPECIAL_TOKENS
-from unmask.tokens.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.unigram import train_unigram
 
 ROOT = Path(__file__).parents[2]

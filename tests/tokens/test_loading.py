@@ -11,8 +11,8 @@ import tokenizers
 
 from tests.tokens.families import words
 from unmask.errors import TokenizerError
+from unmask.tokens.loading import as_tokenizer, load_tokenizer
 from unmask.tokens.special import SPECIAL_TOKENS
-from unmask.tokens.tokenizer import as_tokenizer, load_tokenizer
 
 ENTRIES = [*SPECIAL_TOKENS, "the", "king", "##s", "zo", "##e", "!", "中", "[unused1]"]
 

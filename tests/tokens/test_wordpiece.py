@@ -9,8 +9,9 @@ import pytest
 from tests.conftest import make_text
 from unmask.errors import TokenizerError
 from unmask.tokens.letters import default_vocab_size
+from unmask.tokens.loading import as_tokenizer, load_tokenizer
 from unmask.tokens.special import SPECIAL_TOKENS
-from unmask.tokens.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
 
 TEXT = make_text(200)

@@ -22,8 +22,9 @@ from unmask.pretraining.annotated_text import ShownText
 from unmask.pretraining.claim import packaged_corpus
 from unmask.pretraining.lexicon import with_lexicon
 from unmask.settings import validated
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.shards import TokenChunk
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.wordpiece import train_wordpiece
 
 SHOWN_VOCABULARY = 4096

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unmask.collating.features import joined
 from unmask.masking.plain import check_ids
-from unmask.tokens.tokenizer import as_tokenizer
+from unmask.tokens.loading import as_tokenizer
 
 
 def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:

@@ -21,8 +21,8 @@ from unmask.pretraining.data import check_annotations, check_preparation, is_pre
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.lexicon import named_lexicon
 from unmask.recipe.recipe import Recipe
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import load_manifest
-from unmask.tokens.tokenizer import load_tokenizer
 
 _OF_TEXT = ("corpus", "tokenizer", "annotation")  # sections that say how text is prepared
 

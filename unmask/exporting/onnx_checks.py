@@ -15,7 +15,7 @@ from unmask.exporting.check import TOLERANCE, Check, compare, count, worst
 from unmask.exporting.graphs import EmbedGraph, FillGraph, Graph
 from unmask.exporting.subject import Subject
 from unmask.inference.embed import pooled
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 
 GRAPHS: tuple[type[Graph], ...] = (FillGraph, EmbedGraph)
 CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal

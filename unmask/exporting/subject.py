@@ -20,7 +20,8 @@ from unmask.inference.model import Model, load
 from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.model.folder_layout import FolderLayout
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
 from unmask.recipe.checkpoint import checkpoint_sha256
 from unmask.tasks.model import TaskModel, load_fine_tuned
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from unmask.model.foreign_folder import runs_in_transformers
 from unmask.model.sentence_files import read_normalize, read_pooling
 from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tasks.predictions import Prediction
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.hardware import choose_dtype
 
 log = logging.getLogger("unmask")

@@ -21,7 +21,8 @@ from unmask.evaluation.questions import Answer, Question, chunk_of, judge, split
 from unmask.inference.scorable import Scorable
 from unmask.model.foreign_folder import import_transformers
 from unmask.model.foreign_shape import longest_of
-from unmask.tokens.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from unmask.tokens.loading import as_tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 MOST_POSITIONS = 4096
 _LOGITS = 1 << 25  # of a batch, in float32

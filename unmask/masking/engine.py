@@ -31,7 +31,8 @@ from unmask.masking.settings import MaskingSettings, MixtureUnits
 from unmask.masking.tables import Scores, Tables
 from unmask.packing.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer, as_tokenizer
+from unmask.tokens.loading import as_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 IGNORED = -100
 _MASK, _REPLACE, _RATE = 1, 2, 4

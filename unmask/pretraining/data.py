@@ -18,11 +18,12 @@ from unmask.masking.tables import Tables
 from unmask.pretraining.labels import check_labels, describe_labels
 from unmask.pretraining.reporter import Reporter
 from unmask.recipe.recipe import Recipe
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
 from unmask.tokens.prepare import preparation_settings, prepare
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 WARN_UNKNOWN = 0.01
 

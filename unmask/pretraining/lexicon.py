@@ -23,7 +23,7 @@ from unmask.masking.tables import Tables
 from unmask.pretraining.data import PreparedData
 from unmask.pretraining.reporter import Reporter
 from unmask.settings import settings_within
-from unmask.tokens.tokenizer import as_tokenizer
+from unmask.tokens.loading import as_tokenizer
 
 
 def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:

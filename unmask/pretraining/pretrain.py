@@ -28,7 +28,7 @@ from unmask.pretraining.sitting import Sitting
 from unmask.recipe.checkpoint import find_checkpoint
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.data_folder import DataFolder
-from unmask.tokens.tokenizer import load_tokenizer
+from unmask.tokens.loading import load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from unmask.recipe.checkpoint import checkpoint_sha256, find_checkpoint, read_fi
 from unmask.recipe.recipe import Recipe
 from unmask.recipe.start import StartSettings
 from unmask.tokens.extension import Extension, extend_vocabulary
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import MANIFEST, load_manifest
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 FACTS = "start.json"
 _SHOWN = 8

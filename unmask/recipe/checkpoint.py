@@ -16,8 +16,9 @@ from unmask.model.config import EncoderConfig, ModelSettings, Rotary
 from unmask.model.find import find_weights
 from unmask.model.folder import read_encoder_config
 from unmask.settings import validated
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 _FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (

@@ -20,7 +20,8 @@ from unmask.tasks.network import Notify, outputs_of
 from unmask.tasks.predictions import Prediction
 from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord, texts_of
 from unmask.tasks.task import Task, task_of
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,12 @@ from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
 from unmask.tokens.jobs import SMALLEST_JOB_BYTES, cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.making import make_parts, usable_cores
 from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.pool import WorkerPool
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.training import train_tokenizer
 from unmask.tokens.work import run_job
 

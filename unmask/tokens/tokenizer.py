@@ -19,16 +19,13 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
-from unmask.hub.fetch import local_path
-from unmask.hub.needs import TOKENIZER
 from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
-from unmask.tokens.special import SPELLINGS, find_special_ids
+from unmask.tokens.special import find_special_ids
 from unmask.tokens.unknown import letter_check, spelling
-from unmask.tokens.vocab_txt import read_vocab_txt
 from unmask.tokens.words import WordStarts
 
-_CONFIG = "tokenizer_config.json"
+CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ class Tokenizer:
         if (prefix_space := _prefix_space(self.backend)) is not None:
             config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
         self.backend.save(str(folder / "tokenizer.json"))
-        for name, content in ((_CONFIG, config), ("special_tokens_map.json", names)):
+        for name, content in ((CONFIG, config), ("special_tokens_map.json", names)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def check_known(self, text: str) -> None:
@@ -276,95 +273,3 @@ def _prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
     """Whether a byte-level pre-tokenizer puts a space before texts; None where that is no question."""
     part = json.loads(backend.to_str())["pre_tokenizer"] or {}
     return part.get("add_prefix_space")
-
-
-def load_tokenizer(source: str | Path) -> Tokenizer:
-    """Loads a tokenizer.
-
-    Args:
-        source: A `tokenizer.json` or BERT's `vocab.txt`, or a folder that holds one (a transformers folder does); or,
-            as a string, the name of a model on the hub.
-
-    Raises:
-        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, or the configuration beside a
-            `vocab.txt` says of its text what is neither true nor false.
-    """
-    file = source = local_path(source, TOKENIZER)
-    if source.is_dir():
-        file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
-    if not file.is_file():
-        raise TokenizerError(
-            f"{source}: there is no tokenizer.json and no vocab.txt; give a folder that holds one, or that file"
-        )
-    config = _read_config(file.parent)
-    if file.suffix == ".txt":
-        backend = read_vocab_txt(
-            file,
-            lowercase=_flag(config, "do_lower_case", file),
-            strip_accents=_flag(config, "strip_accents", file),
-            part_ideographs=_flag(config, "tokenize_chinese_chars", file) is not False,
-        )
-    else:
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exceptions
-            raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
-    try:
-        return Tokenizer(backend, _names_of_roles(config))
-    except TokenizerError as error:
-        raise TokenizerError(f"{file}: {error}") from error
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """What transformers wrote beside a tokenizer, where it did."""
-    file = folder / _CONFIG
-    if not file.is_file():
-        return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    return config if isinstance(config, dict) else {}
-
-
-def _flag(config: Mapping[str, Any], name: str, file: Path) -> bool | None:
-    """What the configuration beside a `vocab.txt` says of how text is read; None where it leaves that open."""
-    value = config.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise TokenizerError(f"{file.parent / _CONFIG}: {name} is {value!r}; give true, false or null")
-
-
-def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a configuration names, as strings or as tables with a `content`."""
-    found = {}
-    for role in SPELLINGS:
-        token = config.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-            found[role] = token
-    return found
-
-
-def as_tokenizer(source: Any) -> Tokenizer:
-    """Takes a tokenizer in any of the forms that users have.
-
-    Args:
-        source: Ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes.
-
-    Raises:
-        TokenizerError: It is none of these (a slow transformers tokenizer has no `tokenizers` backend).
-    """
-    if isinstance(source, Tokenizer):
-        return source
-    if isinstance(source, tokenizers.Tokenizer):
-        return Tokenizer(source)
-    if isinstance(source, str | Path):
-        return load_tokenizer(source)
-    backend = getattr(source, "backend_tokenizer", None)
-    if isinstance(backend, tokenizers.Tokenizer):
-        return Tokenizer(backend, _names_of_roles(source.special_tokens_map))
-    raise TokenizerError(
-        f"{type(source).__name__} is not a tokenizer that can be used: give a tokenizers.Tokenizer, a transformers "
-        "fast tokenizer, or a folder with a tokenizer.json or a vocab.txt"
-    )

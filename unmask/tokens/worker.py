@@ -23,7 +23,8 @@ from unmask.annotation.annotator import Annotator
 from unmask.errors import UnmaskError
 from unmask.tokens.frames import read_frame, write_frame
 from unmask.tokens.jobs import Job
-from unmask.tokens.tokenizer import Tokenizer, load_tokenizer
+from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.work import finish_job
 
 

@@ -24,6 +24,14 @@ def labels_of(path: Path, label: str | int = "label", **settings: object) -> lis
     return [(piece.text, piece.label) for piece, _ in corpus.pieces()]
 
 
+def test_the_column_of_classes_is_not_the_text(tmp_path: Path) -> None:
+    """Though it has the most letters."""
+    rows = [{"name": f"Lamp {n}", "category": "Home & Garden > Lighting > Lamps"} for n in range(5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = labels_of(tmp_path / "a.jsonl", "category")
+    assert found[1] == ("Lamp 1", "Home & Garden > Lighting > Lamps")
+
+
 @pytest.mark.parametrize(
     ("value", "name"),
     [(" spam ", "spam"), (3, "3"), (-1, "-1"), (3.0, "3"), (True, "true"), (False, "false"), (0, "0"), ("0", "0"),

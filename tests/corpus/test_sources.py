@@ -21,14 +21,15 @@ def texts(path: Path | str, **settings: object) -> list[str]:
 
 
 def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md"):
+    hidden = (".venv/licence.txt", "b/._two.txt")  # of programs, and of a file system's own
+    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md", *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     found = [(s.path.name, s.kind) for s in find_sources([tmp_path])]
     assert sorted(found) == [
         ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
     ]  # fmt: skip
-    assert "files of other kinds are passed over: 1 (.pdf)" in caplog.text
+    assert "files of other kinds and hidden ones are passed over: 3 (.pdf, .txt)" in caplog.text
     assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
     assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
 

@@ -42,6 +42,15 @@ def test_only_the_beginning_tells_the_unit(tmp_path: Path, monkeypatch: pytest.M
     assert plan_corpus([path], CorpusSettings(holdout_from="end")).unit == "line"
 
 
+def test_what_is_not_looked_at_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One endless line is text; and of many files with several lines each the first few tell."""
+    monkeypatch.setattr("unmask.corpus.survey.LOOK_CHARS", 3000)
+    endless = write(tmp_path / "endless.txt", "word " * 500_000)
+    assert plan_corpus([endless], CorpusSettings()).unit == "file"
+    files = [write(tmp_path / f"{n}.txt", f"a line of text {n}\nanother line\n" * 5) for n in range(300)]
+    assert plan_corpus(files, CorpusSettings()).unit == "line"
+
+
 def test_texts_that_cleaning_changes_are_held_out_all_the_same(tmp_path: Path) -> None:
     """What is held out is told by the cleaned text, in the plan too."""
     for number in range(20):

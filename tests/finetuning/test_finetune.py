@@ -88,6 +88,20 @@ def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Pat
     assert files[0] != files[2]
 
 
+def test_evaluations_are_spread_over_an_epoch(encoder: Path, tmp_path: Path) -> None:
+    """As many as asked for, the last one at its end."""
+    files = {
+        "train": write_classes(tmp_path / "a.jsonl", 80, 0),
+        "validation": write_classes(tmp_path / "b.jsonl", 9, 1),
+    }
+    settings = (*FAST, "finetune.epochs=2", "finetune.evaluations_per_epoch=3", "finetune.patience=none")
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out", settings=settings
+    )
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 5, 7, 9, 10]
+
+
 def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> None:
     """Numbers far from zero and far apart: a head that began near zero would never reach them."""
     value = {"sea": 7000.0, "garden": 9000.0}

@@ -9,6 +9,7 @@ import torch
 from tests.masking.helpers import make_rows, masker_of
 from unmask.errors import SettingsError
 from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.schedule import BetaRate
 from unmask.masking.settings import MaskingSettings
 from unmask.packing.rows import Rows
 from unmask.settings import validated
@@ -88,6 +89,13 @@ def test_each_piece_draws_its_rate(
     assert float(share.std()) == pytest.approx(deviation, rel=0.05)
 
 
+@pytest.mark.parametrize(("mean", "concentration"), [(0.3, 8.0), (0.02, 8.0), (0.15, 1.0), (0.3, 0.2), (0.9, 2.0)])
+def test_a_beta_distribution_has_its_mean(mean: float, concentration: float) -> None:
+    """Also where its density has no bound at an end."""
+    rates = BetaRate(kind="beta", mean=mean, concentration=concentration).quantiles()
+    assert 0.5 * float((rates[1:] + rates[:-1]).mean()) == pytest.approx(mean, abs=2e-4)
+
+
 def test_losses_are_weighed_by_the_inverse_of_the_rate(tokenizer: Tokenizer) -> None:
     """The sum of the weights of a row's targets is then its number of tokens, whatever its rate."""
     rows = make_rows(tokenizer, 500, [400])
@@ -130,6 +138,18 @@ def test_one_target_at_least_where_asked(tokenizer: Tokenizer) -> None:
         ({"units": {"kind": "mixture", "parts": [{"strategy": "x"}, {}]}}, "unknown strategy 'x'"),
         ({"strategy": "mixture", "weights": {"kind": "frequency"}}, "the weights of a mixture stand in its parts"),
         ({"rate": 0.2, "prediction_rate": 0.3}, "prediction_rate 0.3 is more than the rate"),
+        (
+            {"rate": {"kind": "steps", "places": [0, 0.501, 0.505], "rates": [0.3, 0.1, 0.3]}, "prediction_rate": 0.2},
+            "more than the rate",
+        ),
+        (
+            {"rate": {"kind": "uniform", "low": 0.2, "high": 0.9, "loss_weight": "inverse"}, "prediction_rate": 0.1},
+            "loss_weight = 'inverse' is for rates at which all that is hidden is predicted",
+        ),
+        (
+            {"strategy": "mixture", "units": {"per": "step"}, "static": True},
+            "static masks cannot have a strategy for each step",
+        ),
         ({"rate": {"kind": "linear", "start": 0.3, "end": 0.1}, "prediction_rate": 0.2}, "more than the rate"),
         ({"rate": {"kind": "uniform", "low": 0.5, "high": 0.4}}, "low 0.5 is not below high 0.4"),
         (

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer as Backend
 
 import unmask
 from tests.conftest import SMALL
@@ -20,7 +21,10 @@ def encoder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     """With our own tokenizer, so that every token is one piece."""
     folder = tmp_path / "encoder"
     folder.mkdir()
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    backend = Backend.from_str(tokenizer.backend.to_str())
+    backend.enable_padding(length=16)  # as files of sentence encoders have it
+    backend.enable_truncation(1)
+    backend.save(str(folder / "tokenizer.json"))
     table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
     save_file(
         {"embeddings.word_embeddings.weight": table, "pooler.weight": torch.zeros(2, 2)}, folder / "model.safetensors"

@@ -22,6 +22,14 @@ def test_every_packaged_recipe_loads_and_survives_its_own_file(tmp_path: Path) -
         assert load_recipe(str(tmp_path / "r.toml")) == recipe
 
 
+@pytest.mark.parametrize("line", ['start = "runs/a/model"', 'model = "base"', "training = 5"])
+def test_a_section_is_a_table(tmp_path: Path, line: str) -> None:
+    (tmp_path / "r.toml").write_text(f"{line}\n")
+    section = line.split(maxsplit=1)[0]
+    with pytest.raises(SettingsError, match=rf"r\.toml: {section} = .*: expected a table of settings, \[{section}\]"):
+        load_recipe(str(tmp_path / "r.toml"))
+
+
 def test_settings_are_reached_by_their_dotted_keys() -> None:
     recipe = load_recipe(
         options={"training.steps": 7, "training.seed": None},

@@ -250,6 +250,15 @@ def test_answers_that_no_window_holds_are_counted(tokenizer: Tokenizer, make_mod
     assert AnswerTask(False, 16, 30).encode(records, encoder, with_targets=False).lost == 0
 
 
+@pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
+def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answer: str, begin: int | None) -> None:
+    """As tokens of a byte-level vocabulary do."""
+    record, empty = QuestionRecord(1, "q", "?", "the capital is Paris"), np.zeros(2, dtype=np.int64)
+    example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
+    [found] = AnswerTask(False, 1, 3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
+    assert found == AnswerPrediction("q", answer, begin, 1.0)
+
+
 @pytest.mark.parametrize("may_be_missing", [False, True])
 def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
     """Against trying every stretch of every window."""

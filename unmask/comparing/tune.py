@@ -124,6 +124,11 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
         said = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
         reporter.note(f"trial {trial.number}: {', '.join(said)}")
         try:
+            plan.load(values)
+        except SettingsError as error:  # each is allowed by itself, but not together, or not between the ends
+            reporter.note(f"trial {trial.number}: {error}")
+            raise optuna.TrialPruned from error
+        try:
             measured = measured_run(
                 plan.recipe,
                 plan.protocol,

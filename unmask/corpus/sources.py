@@ -34,7 +34,7 @@ SUFFIXES: dict[str, Kind] = {
     ".conll": "conll",
     ".conllu": "conllu",
 }
-STDIN = "-"
+STDIN, STDIN_FILE = "-", "stdin.txt"
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,23 @@ def _in_folder(folder: Path, announce: bool) -> list[Source]:
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
         return [Source(file, "arrow") for file in _saved_files(folder)]
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = [path for path in inside if bare_suffix(path) in SUFFIXES]
+    files = [path for path in inside if bare_suffix(path) in SUFFIXES and not _is_hidden(path, folder)]
     if announce and len(files) < len(inside):
-        others = sorted({path.suffix or path.name for path in inside} - {path.suffix for path in files})
+        others = sorted({path.suffix or path.name for path in set(inside) - set(files)})
         log.warning(
-            "%s: files of other kinds are passed over: %d (%s)", folder, len(inside) - len(files), ", ".join(others)
+            "%s: files of other kinds and hidden ones are passed over: %d (%s)",
+            folder,
+            len(inside) - len(files),
+            ", ".join(others),
         )
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
     return [Source(file, _kind_of(file)) for file in files]
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Whether a part of the path within the folder begins with a dot, as what programs keep for themselves does."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _saved_files(folder: Path) -> list[Path]:
@@ -153,7 +161,7 @@ def keep_stdin(names: Sequence[str | Path], folder: Path, *, kept: bool = False)
         CorpusError: Standard input is a terminal, or empty.
     """
     for name in names:
-        yield _read_stdin(folder / "stdin.txt", kept=kept) if str(name) == STDIN else name
+        yield _read_stdin(folder / STDIN_FILE, kept=kept) if str(name) == STDIN else name
 
 
 def _read_stdin(file: Path, *, kept: bool) -> Path:

@@ -129,15 +129,18 @@ def _threshold(share: float, hashes: list[float]) -> float:
 
 def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
     """Blocks where empty lines stand between lines of text, else lines, else the file."""
-    lines = empty_inside = num_chars = 0
+    lines = empty_inside = num_chars = looked = 0
     for source in sources:
+        if num_chars >= LOOK_CHARS:
+            break
+        looked += 1
         lines_before, empty = lines, 0
         for line in read_lines(source.path, bad):
             if num_chars >= LOOK_CHARS:
                 break
             num_chars += len(line.text) + 1
             if line.text.strip():
-                lines += line.ends
+                lines += line.starts
                 empty_inside, empty = empty_inside + empty, 0
             elif lines > lines_before:
                 empty += 1
@@ -145,7 +148,7 @@ def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit
         raise CorpusError(f"{_names(sources)}: there is no text in it")
     if empty_inside:
         return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
-    if lines > len(sources):
+    if lines > looked:
         return "line", "there are no empty lines between them"
     return "file", "there is one line a file"
 

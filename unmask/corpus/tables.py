@@ -129,7 +129,8 @@ def find_column(source: Source, wanted: str | int | None, bad: BadInput, *, amon
         if str(wanted) not in names:
             raise CorpusError(f"{source.path}: there is no column {str(wanted)!r}; columns are {', '.join(names)}")
         return str(wanted)
-    texts = [name for name in names if _looks_like_text([row[name] for row in rows if row.get(name)])]
+    others = [name for name in names if name != source.label]
+    texts = [name for name in others if _looks_like_text([row[name] for row in rows if row.get(name)])]
     if not texts:
         raise CorpusError(
             f"{source.path}: no column looks like text; columns are {', '.join(names) or 'none'}; name one with "

@@ -29,11 +29,15 @@ class Ratio(NamedTuple):
 def ratio_of_sums(targets_P: Counts, sizes_P: Counts) -> Ratio:
     """The share of targets, with document pieces as the independent draws.
 
+    Pieces that all come out alike have no spread, but the budget of each is still rounded by chance, which has a
+    variance of a quarter at the most: the error counts as much at least.
+
     Source: Cochran 1977, Sampling Techniques, section 2.11.
     """
     total = max(int(sizes_P.sum()), 1)
     rate = targets_P.sum() / total
-    return Ratio(float(rate), float(np.sqrt(((targets_P - rate * sizes_P) ** 2).sum())) / total)
+    square = max(float(((targets_P - rate * sizes_P) ** 2).sum()), 0.25 * int((sizes_P > 0).sum()))
+    return Ratio(float(rate), square**0.5 / total)
 
 
 def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:

@@ -1,4 +1,5 @@
-"""Held-out loss on fixed masks: the same for every model with the same tokenizer, whatever it was trained on.
+"""Held-out loss on fixed masks: the same for every model with the same tokenizer and length of rows, whatever it was
+trained on.
 
 15 % of the tokens, drawn one by one, are all shown as `[MASK]`.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.errors import DataError
+from unmask.evaluation.questions import chunk_of
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
 from unmask.masking.settings import MaskingSettings
@@ -119,19 +121,21 @@ class HeldOutSet:
         was_training = model.training
         model.eval()
         correct = num_bytes = 0.0
+        size = chunk_of(model.config.vocab_size)
         losses, segments = [], []  # of each target; which segment it stands in
         for number, (rows, masked) in enumerate(self.batches):
             positions = predicted_positions(masked.labels)
             targets = masked.labels.flatten()[positions]
-            logits = model(
+            hidden_TD = model.encoder(
                 masked.input_ids.to(device),
-                positions_N=positions.to(device),
                 segment_ids_BS=rows.segment_ids.to(device),
                 position_ids_BS=rows.position_ids.to(device),
-            )
-            losses.append(functional.cross_entropy(logits.float(), targets.to(device), reduction="none").double().cpu())
+            ).flatten(0, 1)
+            for at, right in zip(positions.split(size), targets.split(size), strict=True):
+                logits = model.predict(hidden_TD, at.to(device)).float()
+                losses.append(functional.cross_entropy(logits, right.to(device), reduction="none").double().cpu())
+                correct += float((logits.argmax(-1).cpu() == right).sum())
             segments.append((positions // rows.shape[1] << 32) + rows.segment_ids.flatten()[positions] + (number << 48))
-            correct += float((logits.argmax(-1).cpu() == targets).sum())
             num_bytes += float(self.token_bytes[targets].sum())
         model.train(was_training)
         loss, stderr = _mean_and_error(torch.cat(losses), torch.cat(segments))

@@ -179,7 +179,9 @@ def _of_tokens(
     tokenizer: Tokenizer,
     pos: NDArray[Any],
 ) -> Passage:
-    words = np.maximum(np.cumsum(word_starts) - 1, 0)
+    begins = word_starts.copy()
+    begins[:1] = True  # a passage of prepared text may begin within a word
+    words = np.cumsum(begins) - 1
     num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
     token = np.flatnonzero(num_bytes[words] > 0)
     return Passage(

@@ -48,7 +48,8 @@ def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
         raise SettingsError(
             f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"
         )
-    for name, value in values.get("finetune", {}).get("columns", {}).items():
+    columns = values.get("finetune", {}).get("columns")
+    for name, value in columns.items() if isinstance(columns, dict) else ():
         if isinstance(value, int) and not isinstance(value, bool):
             set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
     return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")

@@ -134,7 +134,7 @@ def fit(
     settings = plan.settings
     learning = begin_training(model, plan, seed=seed)
     batches, state = learning.batches, learning.state
-    every = max(1, batches // settings.evaluations_per_epoch)
+    evaluations = min(settings.evaluations_per_epoch, batches)
     history: list[Evaluated] = []
     best: tuple[Evaluated, dict[str, Tensor]] | None = None
     reports: list[StepReport] = []  # since the last evaluation; a GPU may still be computing their losses
@@ -142,8 +142,7 @@ def fit(
     for report in learning.steps:
         reports.append(report)
         on_step(report)
-        in_epoch = report.step % batches
-        if in_epoch and (in_epoch % every or batches - in_epoch < every):
+        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
             continue
         evaluated = Evaluated(
             step=report.step,

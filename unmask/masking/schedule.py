@@ -29,7 +29,7 @@ class LinearRate(Settings):
 
     def at(self, progress: float) -> float:
         """The rate at a progress in [0, 1]."""
-        return self.start + (self.end - self.start) * progress
+        return (1.0 - progress) * self.start + progress * self.end
 
 
 class CosineRate(Settings):
@@ -118,6 +118,9 @@ class BetaRate(Settings):
         a, b = self.mean * self.concentration, (1.0 - self.mean) * self.concentration
         middle = (np.arange(1 << 16) + 0.5) / (1 << 16)
         logs = (a - 1.0) * np.log(middle) + (b - 1.0) * np.log1p(-middle)
+        # Where a or b is below 1 the density has no bound at that end: the mass of the outermost cells is exact.
+        logs[0] = (1.0 - a) * math.log(len(middle)) - math.log(a)
+        logs[-1] = (1.0 - b) * math.log(len(middle)) - math.log(b)
         below = np.concatenate([[0.0], np.cumsum(np.exp(logs - logs.max()))])
         edges = np.linspace(0.0, 1.0, len(below))
         return np.interp(np.linspace(0.0, 1.0, QUANTILES + 1), below / below[-1], edges)

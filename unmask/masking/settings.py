@@ -10,7 +10,7 @@ from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnit
 from unmask.masking.annotated_weights import FirstWeights, RoleWeights
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.replacement import Replacement, Share
-from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, UniformRate
+from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, StepRate, UniformRate
 from unmask.masking.scored import CentralityWeights, LossWeights, TfIdfWeights
 from unmask.masking.units import PlainUnits, SpanUnits, TokenUnits, WordUnits
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
@@ -104,7 +104,8 @@ class MaskingSettings(Settings):
             not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
         least_one: Whether each document piece has at least one target; this bends the rate of very short ones.
         replacement: What stands at the chosen tokens.
-        static: Whether the masks are the same in every epoch.
+        static: Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it
+            says.
         refresh_steps: Steps after which scores that a model makes for the weights are made anew.
     """
 
@@ -127,6 +128,13 @@ class MaskingSettings(Settings):
     def _check(self) -> Self:
         if isinstance(self.units, MixtureUnits) and self.weights != UniformWeights():
             raise ValueError("the weights of a mixture stand in its parts; leave masking.weights out")
+        if self.static and isinstance(self.units, MixtureUnits) and self.units.per == "step":
+            raise ValueError("static masks cannot have a strategy for each step; set units.per to 'row'")
+        if self.prediction_rate is not None and getattr(self.rate, "loss_weight", "none") != "none":
+            raise ValueError(
+                "loss_weight = 'inverse' is for rates at which all that is hidden is predicted; leave it or "
+                "prediction_rate out"
+            )
         if self.prediction_rate is not None:
             least = min(_least(self.rate), 1.0)
             if self.prediction_rate > least:
@@ -160,6 +168,8 @@ def _least(rate: float | ScheduledRate | SampledRate) -> float:
         return rate
     if isinstance(rate, UniformRate | BetaRate):
         return float(rate.quantiles()[0])
+    if isinstance(rate, StepRate):
+        return min(rate.rates)
     return min(rate.at(progress / 100) for progress in range(101))
 
 

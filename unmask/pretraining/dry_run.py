@@ -23,7 +23,7 @@ from unmask.corpus.sources import STDIN
 from unmask.errors import RunError
 from unmask.pretraining.begin import tokenizer_and_notes
 from unmask.pretraining.claim import packaged_corpus
-from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared
+from unmask.pretraining.data import PreparedData, check_annotations, check_preparation, is_prepared, open_prepared
 from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.labels import check_labels
@@ -155,6 +155,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
         if is_prepared(sources):
             data = open_prepared(Path(sources[0]))
             m = data.manifest
+            check_preparation(data.root, m, recipe)
             check_annotations(recipe, m)
             check_labels(recipe, m)
             text = TextForecast(

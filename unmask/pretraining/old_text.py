@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
-from unmask.corpus.sources import find_sources
+from unmask.corpus.sources import STDIN, STDIN_FILE, find_sources
 from unmask.errors import DataError
 from unmask.files import sync_folder
 from unmask.pretraining.data import is_prepared
@@ -102,9 +102,14 @@ def _of_run(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[s
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         verify_files(root, manifest)
         return f"old text: the validation split of {root}", _copy(root, manifest, out)
+    changed = f"the text that {root} was made from is not there any more as it was: {way_out}"
     if not _is_unchanged(manifest):
-        return f"the text that {root} was made from is not there any more as it was: {way_out}", []
-    corpus = Corpus(manifest.settings["sources"], CorpusSettings.model_validate(manifest.settings["corpus"]))
+        return changed, []
+    sources = [str(root / STDIN_FILE) if source == STDIN else source for source in manifest.settings["sources"]]
+    corpus = Corpus(sources, CorpusSettings.model_validate(manifest.settings["corpus"]))
+    known = {Path(source["path"]).resolve() for source in manifest.sources}
+    if {source.path.resolve() for source in corpus.all_sources()} != known:
+        return changed, []  # a folder may hold more by now
     return f"old text: what {root} holds out, read again", _write(corpus, tokenizer, out, held_only=True)
 
 

@@ -34,6 +34,8 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     """
     table = _table(folder)
     backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.no_padding()  # which files of sentence encoders ask for
+    backend.no_truncation()
     ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]
     pieces = [each.ids for each in backend.encode_batch([tokenizer.text(id_) for id_ in ids], add_special_tokens=False)]
     found = torch.stack(

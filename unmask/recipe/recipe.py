@@ -119,6 +119,9 @@ def load_recipe(
         if value is not None:
             set_value(values, key, value)
     apply_overrides(values, overrides)
+    for section in ("start", "model", "training"):
+        if not isinstance(values.get(section, {}), dict):
+            raise SettingsError(f"{where}: {section} = {values[section]!r}: expected a table of settings, [{section}]")
     if complete and values.get("start"):
         _complete(values, where)
     recipe = validated(Recipe, values, where=where)

@@ -92,8 +92,9 @@ class AnswerTask:
         everything = float(np.logaddexp.reduce(sums))
         if self.may_be_missing and nothing > best.score:
             return AnswerPrediction(record.id, "", None, float(np.exp(nothing - everything)))
-        text = record.context[best.begin : best.end]
-        return AnswerPrediction(record.id, text, best.begin, float(np.exp(best.score - everything)))
+        text = record.context[best.begin : best.end]  # tokens may begin with the space before a word
+        begin = best.begin + len(text) - len(text.lstrip()) if text.strip() else None
+        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(best.score - everything)))
 
     def _best_span(self, example: Example, output: NDArray[np.float64]) -> tuple[_Span, float]:
         """The best stretch of a window, and the logarithm of the sum of all their exponentials."""

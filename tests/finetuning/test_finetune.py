@@ -90,10 +90,7 @@ def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Pat
 
 def test_evaluations_are_spread_over_an_epoch(encoder: Path, tmp_path: Path) -> None:
     """As many as asked for, the last one at its end."""
-    files = {
-        "train": write_classes(tmp_path / "a.jsonl", 80, 0),
-        "validation": write_classes(tmp_path / "b.jsonl", 9, 1),
-    }
+    train, dev = write_classes(tmp_path / "a.jsonl", 80, 0), write_classes(tmp_path / "b.jsonl", 9, 1)
     settings = (*FAST, "finetune.epochs=2", "finetune.evaluations_per_epoch=3", "finetune.patience=none")
     result = unmask.finetune(
         encoder, task="classify", train=train, validation=dev, out=tmp_path / "out", settings=settings

@@ -16,6 +16,7 @@ from unmask.cli.app import app
 from unmask.errors import RunError
 from unmask.finetuning import runs
 from unmask.finetuning.finetune import forecast_finetune
+from unmask.finetuning.folder import FinishedRun, ResultFolder
 from unmask.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -66,6 +67,35 @@ def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: p
     unmask.finetune(**given, out=out, settings=settings(3), resume=True)
     assert begun == [0, 1, 1, 2], "the first seed is not trained again"
     assert content(out) == content(tmp_path / "whole")
+
+
+def test_a_kill_while_the_best_model_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model in the folder is that of a seed which is known to be over: the earlier best one, or the new one."""
+    folder, content = ResultFolder(tmp_path / "out"), {"finetune": {"seeds": 3}}
+    folder.begin(content)
+
+    def write(number: int) -> None:
+        folder.waiting(number).mkdir()
+        (folder.waiting(number) / "config.json").write_text(str(number))
+
+    def models() -> dict[str, str]:
+        return {path.name: (path / "config.json").read_text() for path in folder.root.glob("model*")}
+
+    first, worse, better = (FinishedRun({"seed": n}, [], is_best=n != 1) for n in range(3))
+    write(1)
+    folder.keep([first])
+    assert models() == {"model": "1"}
+    write(2)  # and no more: the seed is made again
+    assert folder.go_on(content) == [first]
+    assert models() == {"model": "1"}
+    folder.keep([first, worse])
+    write(3)
+    with monkeypatch.context() as killed:
+        killed.setattr(ResultFolder, "_settle", lambda *given: None)
+        folder.keep([first, worse, better])
+    assert models() == {"model": "1", "model.3": "3"}
+    assert folder.go_on(content) == [first, worse, better]
+    assert models() == {"model": "3"}
 
 
 def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The folder of a fine-tuned model.
 
 model/           the best model: a transformers folder, with its tokenizer
+model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
 settings.json    task, files and settings; a folder with it holds a result
 runs.jsonl       a line for each seed whose training is over: its figures and evaluations
 metrics.jsonl    a line at every evaluation
@@ -30,10 +31,12 @@ class FinishedRun:
     Attributes:
         figures: As `summary.json` has them under `seeds`.
         history: Its evaluations, as `metrics.jsonl` has them.
+        is_best: Whether it is better than those before it.
     """
 
     figures: dict[str, Any]
     history: list[dict[str, Any]]
+    is_best: bool = False
 
 
 class ResultFolder:
@@ -110,13 +113,31 @@ class ResultFolder:
                 f"{now['finetune.seeds']}; ask for as many at least, or replace the result with --overwrite"
             )
         write_atomically(self.settings, json.dumps(content, indent=2) + "\n")
+        self._settle(finished)
         return finished
 
+    def waiting(self, number: int) -> Path:
+        """Where the model of the N-th seed is written, if it is the best so far."""
+        return self.root / f"model.{number}"
+
     def keep(self, finished: list[FinishedRun]) -> None:
-        """Writes down the runs that are over."""
+        """Writes down the runs that are over; the last one's model takes the best one's place, where it is better."""
         write_atomically(self.runs, "".join(json.dumps(asdict(run)) + "\n" for run in finished))
         evaluations = (line for run in finished for line in run.history)
         write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in evaluations))
+        self._settle(finished)
+
+    def _settle(self, finished: list[FinishedRun]) -> None:
+        """Brings the models to what the runs that are over say, also behind a kill."""
+        last = self.waiting(len(finished))
+        if finished and finished[-1].is_best and last.is_dir():
+            shutil.rmtree(self.model, ignore_errors=True)
+            last.rename(self.model)
+        self._remove_waiting()
+
+    def _remove_waiting(self) -> None:
+        for left in self.root.glob("model.*"):
+            shutil.rmtree(left)
 
     def begin(self, content: dict[str, Any]) -> list[FinishedRun]:
         """Removes the result that is there, if any, and makes the folder one that holds a result; no run is over yet.
@@ -126,6 +147,7 @@ class ResultFolder:
         """
         try:
             shutil.rmtree(self.model, ignore_errors=False) if self.model.is_dir() else None
+            self._remove_waiting()
             for path in (self.summary, self.report, self.metrics, self.runs, self.settings):
                 path.unlink(missing_ok=True)
             self.root.mkdir(parents=True, exist_ok=True)

@@ -94,11 +94,13 @@ class Runs:
             seed = self.settings.seed + number
             self.reporter.begin(seed, number + 1, self.settings.seeds)
             fitted = self._fit(seed)
-            run = FinishedRun(self._figures(fitted), [{"seed": seed, **vars(each)} for each in fitted.history])
-            if all(self._rank(run) > self._rank(other) for other in runs):
-                save_network(fitted.model, self.info, folder.model)
-                save_tokenizer(self.tokenizer, folder.model, self.encoder)
-            runs.append(run)
+            figures, history = self._figures(fitted), [{"seed": seed, **vars(each)} for each in fitted.history]
+            is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
+            if is_best:
+                place = folder.waiting(number + 1)
+                save_network(fitted.model, self.info, place)
+                save_tokenizer(self.tokenizer, place, self.encoder)
+            runs.append(FinishedRun(figures, history, is_best))
             folder.keep(runs)
         return self._finish(folder, runs)
 
@@ -113,8 +115,8 @@ class Runs:
             last_layer(model)  # an error before training, where there is none
         return model.to(choose_device())
 
-    def _rank(self, run: FinishedRun) -> float:
-        return rank(run.figures["metrics"], self.plan.metric)
+    def _rank(self, figures: dict[str, Any]) -> float:
+        return rank(figures["metrics"], self.plan.metric)
 
     def _fit(self, seed: int) -> Fitted:
         fitted = fit(
@@ -149,7 +151,7 @@ class Runs:
 
     def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun]) -> dict[str, Any]:
         """The summary and the report; what is told of the best model is told by the one that was saved."""
-        own = max(finished, key=self._rank).figures
+        own = max((run.figures for run in finished), key=self._rank)
         runs = [run.figures for run in finished]
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {

@@ -20,6 +20,11 @@ from typing import Any
 from tables import write_table
 
 import unmask
+from unmask.corpus.corpus import Corpus
+from unmask.corpus.settings import CorpusSettings
+from unmask.inference.evaluate import evaluate
+from unmask.inference.scorable import load_scorable
+from unmask.tokens.manifest import load_manifest
 
 
 def main() -> None:
@@ -40,7 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--words", type=int, nargs="+", default=[0, 500, 2000], help="how many new words")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--old-data", help="text of the old domain, where the checkpoint's run is not there")
+    parser.add_argument("--old-data", help="raw text of the old domain, where the checkpoint's run is gone")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/extend-vocab"))
     parser.add_argument("--table", type=Path, help="a page with a place for the table, such as docs/results.md")
@@ -61,14 +66,29 @@ def one_run(options: argparse.Namespace, words: int, seed: int) -> dict[str, Any
         resume=True,
     )
     manifest = json.loads((run.folder / "data" / "manifest.json").read_text(encoding="utf-8"))
-    texts = {"new": run.folder / "data", "old": options.old_data or options.checkpoint / "data"}
+    old = options.old_data or held_out_text(own_data(options.checkpoint), options.out / "old.jsonl")
+    texts = {"new": held_out_text(run.folder / "data", options.out / "new.jsonl"), "old": old}
     models = {"before": run.folder / "start", "after": run.folder / "model"}
     measured = {
-        (domain, when): unmask.evaluate(unmask.load(model), [text], rates=(0.15,), pseudo_tokens=0)["bits_per_byte"]
+        (domain, when): evaluate(load_scorable(str(model)), [text], pseudo_tokens=0)["bits_per_byte"]
         for domain, text in texts.items()
         for when, model in models.items()
     }
     return {**run.summary, "tokens_per_byte": manifest["tokens"] / manifest["bytes"], "measured": measured}
+
+
+def own_data(checkpoint: Path) -> Path:
+    """Of the run that a model is of."""
+    return (checkpoint if (checkpoint / "data").is_dir() else checkpoint.parent) / "data"
+
+
+def held_out_text(data: Path, out: Path) -> Path:
+    """What prepared data holds out, as raw text: tokens are those of one vocabulary."""
+    settings = load_manifest(data).settings
+    corpus = Corpus(settings["sources"], CorpusSettings.model_validate(settings["corpus"]))
+    with out.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": piece.text}) + "\n" for piece, held in corpus.pieces() if held)
+    return out
 
 
 def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:

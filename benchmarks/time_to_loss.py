@@ -41,7 +41,7 @@ import loss_curves
 import torch
 from tables import processor, write_table
 from train import prepare
-from trained import fast_tokenizer
+from trained import fast_tokenizer, features
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
@@ -223,22 +223,16 @@ def _transformers_evaluation(work: Work, model: Any) -> Any:
 
 
 def _rows(work: Work, tokenizer: Any) -> list[dict[str, list[int]]]:
-    """All rows of the training text, as lists of ids: texts one after another, as run_mlm groups them; with what a
-    tokenizer says of their special tokens."""
+    """All rows of the training text: texts one after another, as run_mlm groups them."""
     from unmask.packing.stream import Cursor, RowStream
     from unmask.pretraining.data import open_prepared
 
     data = open_prepared(Path(work.data))
-    special = set(tokenizer.all_special_ids)
     rows: list[dict[str, list[int]]] = []
     for batch in RowStream(data.train, data.tokenizer, length=LENGTH, seed=work.seed).batches(Cursor(), 64):
         if batch.epoch:
             return rows
-        ids, real = batch.rows.input_ids.tolist(), (batch.rows.segment_ids >= 0).long().tolist()
-        rows += [
-            {"input_ids": row, "attention_mask": mask, "special_tokens_mask": [int(i in special) for i in row]}
-            for row, mask in zip(ids, real, strict=True)
-        ]
+        rows += features(batch.rows.input_ids, batch.rows.segment_ids >= 0, tokenizer)
     raise AssertionError("the stream never ends")
 
 

@@ -109,11 +109,10 @@ def _fastest(candidates: list[System]) -> System:
         process.begin()
     if len(candidates) == 1:
         return candidates[0]
-    taken = {process: [process.trial()] for process in candidates}
-    if max(taken.values()) < [NEAR * seconds for seconds in min(taken.values())]:
-        for process in candidates:
-            taken[process].append(process.trial())
-    best = min(candidates, key=lambda process: min(taken[process]))
+    taken = {process: process.trial() for process in candidates}
+    if max(taken.values()) < NEAR * min(taken.values()):
+        taken = {process: min(seconds, process.trial()) for process, seconds in taken.items()}
+    best = min(candidates, key=taken.__getitem__)
     for process in candidates:
         if process is not best:
             process.close()

@@ -261,18 +261,26 @@ def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
 
 
 def _rows(work: Work, tokenizer: Any) -> list[dict[str, list[int]]]:
-    """The rows that ours trains on, as lists of ids, with what a tokenizer says of their special tokens."""
+    """The rows that ours trains on."""
     from unmask.packing.stream import Cursor, RowStream
     from unmask.pretraining.data import open_prepared
 
     data = open_prepared(Path(work.data))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
     rows = stream.batch(Cursor(), work.rows * 8, work.length).rows
-    special = set(tokenizer.all_special_ids)
-    return [
-        {"input_ids": ids, "attention_mask": [1] * len(ids), "special_tokens_mask": [int(i in special) for i in ids]}
-        for ids in rows.input_ids.tolist()
-    ]
+    return features(rows.input_ids, torch.ones_like(rows.input_ids), tokenizer)
+
+
+def features(input_ids_BS: torch.Tensor, attended_BS: torch.Tensor, tokenizer: Any) -> list[dict[str, list[int]]]:
+    """Rows as transformers' collator takes them, with what their tokenizer says of special tokens."""
+    special = torch.tensor(tokenizer.all_special_ids)
+    columns = {
+        "input_ids": input_ids_BS,
+        "attention_mask": attended_BS,
+        "special_tokens_mask": torch.isin(input_ids_BS, special),
+    }
+    lists = {name: column.long().tolist() for name, column in columns.items()}
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def serve(system: str, attention: str, work: Work) -> None:

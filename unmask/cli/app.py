@@ -66,9 +66,7 @@ def main() -> None:
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, said = 128 + signum, str(error)
-        elif hasattr(
-            error, "format_message"
-        ):  # a usage error: its class is click's or typer's, as typer's version has it
+        elif hasattr(error, "format_message"):  # a usage error, click's or typer's, as typer's version has it
             code, said = 2, _usage_error(error)
         else:
             raise

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.model.config import EncoderConfig
@@ -97,11 +98,18 @@ def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float
         if f"{name}.".startswith(_HEADS) and isinstance(module, Linear):
             draw_matrix(module.weight, config.initializer_range, generator)
     dense = None if new.label_head is None else new.label_head.dense
-    if dense is not None and (of_classes := model.label_head) is not None and of_classes.dense is not None:
-        dense.load_state_dict(of_classes.dense.state_dict())
-    elif dense is not None and f"{_POOLER}weight" in model.kept_weights:
-        dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
+    if dense is not None and (pooler := _pooler_of(model)):
+        dense.load_state_dict(pooler)
     return new
+
+
+def _pooler_of(model: MaskedLM) -> dict[str, Tensor]:
+    """BERT's, by the kind of each weight; empty where there is none. RoBERTa's classifiers have their own layer."""
+    if model.config.layout == "bert" and model.label_head is not None and model.label_head.dense is not None:
+        return dict(model.label_head.dense.state_dict())
+    return {
+        kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias") if _POOLER + kind in model.kept_weights
+    }
 
 
 def save_task_model(model: MaskedLM, info: TaskInfo, folder: Path) -> None:

@@ -80,8 +80,8 @@ def main() -> None:
         cells.append(", ".join(f"{rate:g}" for rate in rates.values()))
         lines.append(f"| {name} | {task.metric.replace('_', ' ')}, {task.test} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if options.table is not None:
-        write_table(options.table, "finetune", lines)
+        if options.table is not None:
+            write_table(options.table, "finetune", lines)
 
 
 def parse() -> Any:

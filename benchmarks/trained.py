@@ -115,7 +115,7 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     from unmask.pretraining.data import open_prepared
     from unmask.recipe.encoder import new_model
     from unmask.recipe.recipe import Recipe
-    from unmask.training.hardware import choose_compiling, choose_dtype
+    from unmask.training.hardware import choose_dtype, why_not_compiled
     from unmask.training.loop import train
     from unmask.training.optimizer import Optimizer
     from unmask.training.state import TrainState
@@ -148,7 +148,7 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     model.encoder.compute_dtype = dtype
     state = TrainState(model, Optimizer(model, recipe.training, dtype=dtype))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
-    if choose_compiling("auto", device):
+    if why_not_compiled("auto", device) is None:
         compile_model(model)
     loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
     next(loop)

@@ -63,6 +63,13 @@ def _forget_what_is_old(folder: Path) -> None:
                 index.unlink()
 
 
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether a loop was compiled on this machine before, and kept."""
+    folder = cast(Any, function).stats.cache_path
+    names = f"*.{function.__name__}-*.nbi"
+    return folder is not None and any(Path(folder).glob(names))
+
+
 def use_threads_of_torch() -> None:
     """Lets parallel loops use as many cores as tensor operations do."""
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from unmask.packing.stream import Cursor, RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training import step as step_module
-from unmask.training.hardware import choose_compiling, works_on_its_own
+from unmask.training.hardware import why_not_compiled, works_on_its_own
 from unmask.training.loop import train
 from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
@@ -240,22 +240,42 @@ def test_no_part_has_more_sequences_than_a_kernel_takes(
 
 @pytest.mark.parametrize("choice", ["auto", "no"])
 def test_cpus_compile_no_blocks(choice: Any) -> None:
-    assert not choose_compiling(choice, CPU)
+    assert why_not_compiled(choice, CPU) is not None
     assert not works_on_its_own(CPU)
 
 
 def test_who_asks_for_compiled_blocks_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="compile_blocks = 'yes' needs a GPU; here the device is cpu, .* 'auto'"):
-        choose_compiling("yes", CPU)
-    monkeypatch.setattr("unmask.training.hardware._has_triton", lambda: False)
-    assert not choose_compiling("auto", CUDA)
-    with pytest.raises(SettingsError, match="needs Triton .`pip install triton`.; take 'auto' or 'no'"):
-        choose_compiling("yes", CUDA)
-    monkeypatch.setattr("unmask.training.hardware._has_triton", lambda: True)
-    assert choose_compiling("auto", CUDA)
-    assert choose_compiling("yes", CUDA)
-    assert not choose_compiling("no", CUDA)
+        why_not_compiled("yes", CPU)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    assert "Triton is not installed" in str(why_not_compiled("auto", CUDA))
+    with pytest.raises(SettingsError, match="cannot be done: .*`pip install triton`.; take 'auto' or 'no'"):
+        why_not_compiled("yes", CUDA)
     assert works_on_its_own(CUDA)
+
+
+def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, but the C compiler that it calls is not: `auto` goes on without, `yes` is an error."""
+
+    def fails(function: Any) -> Any:
+        def call(*_: Any) -> None:
+            raise RuntimeError("Failed to find C compiler\nand much more")
+
+        return call
+
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "compile", fails)
+        assert why_not_compiled("auto", CUDA) == "Failed to find C compiler"
+        with pytest.raises(SettingsError, match="cannot be done: Failed to find C compiler; take"):
+            why_not_compiled("yes", CUDA)
+    monkeypatch.setattr(torch, "compile", lambda _: lambda _: None)
+    assert why_not_compiled("auto", CUDA) is None
+    assert why_not_compiled("auto", CUDA, minutes=60.0) is None
+    assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
+    assert why_not_compiled("yes", CUDA, minutes=2.0) is None
+    assert why_not_compiled("no", CUDA) == "the recipe says so"
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -10,7 +10,6 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS, load_model
 from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import ForeignPretrained, foreign_with_head, load_foreign, runs_in_transformers
-from unmask.model.initialise import initialise
 from unmask.model.task_folder import OF_TEXTS, TaskInfo, TaskKind, with_task_head
 from unmask.model.task_network import TaskNetwork
 from unmask.tokens.tokenizer import Tokenizer
@@ -75,7 +74,4 @@ def begin(pretrained: Pretrained, info: TaskInfo, *, seed: int, settings: Finetu
     drawn = settings.initial_weights == "random"
     if isinstance(pretrained, ForeignPretrained):
         return foreign_with_head(pretrained, info, seed=seed, dropout=settings.dropout, trained=not drawn)
-    model = with_task_head(pretrained, info, seed=seed, dropout=settings.dropout)
-    if drawn:
-        initialise(model, seed=seed)
-    return model
+    return with_task_head(pretrained, info, seed=seed, dropout=settings.dropout, trained=not drawn)

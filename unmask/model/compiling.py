@@ -1,17 +1,23 @@
-"""torch.compile for GPUs: blocks and the loss, each compiled once for each shape that training meets.
+"""torch.compile for GPUs: blocks and the loss.
 
 On a GPU the operations between matrix products (norms, rotations, activations, conversions) are each limited by memory,
 and launched one by one; compiled, they become few kernels. CPUs have loops of their own for these (`unmask.compiled`).
 
 A block is compiled and not the whole encoder: all layers of a kind share one piece of code, so compiling takes as long
-for 22 layers as for three, and gradient checkpointing stays outside. Evaluation runs uncompiled, since its shapes
-change from batch to batch.
+for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for any
+number of sequences in them; the loss for any number of targets, which falls while a mask rate falls. Evaluation runs
+uncompiled, since its shapes change from batch to batch.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch._dynamo import maybe_mark_dynamic
+
+from unmask.model.attention import Plan
 from unmask.model.block import run_block
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import losses_of_part
@@ -28,5 +34,19 @@ def compile_model(model: MaskedLM, *, backend: str = "inductor") -> None:
     """
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
-    model.encoder.compiled_block = torch.compile(run_block, dynamic=False, backend=backend)
-    model.head.compiled_losses = torch.compile(losses_of_part, dynamic=False, backend=backend)
+    block = torch.compile(run_block, dynamic=False, backend=backend)
+    losses = torch.compile(losses_of_part, dynamic=False, backend=backend)
+
+    def any_sequences(*given: Any) -> Any:
+        for plan in given:
+            if isinstance(plan, Plan) and plan.sequences is not None:
+                maybe_mark_dynamic(plan.sequences.cu_seqlens, 0)
+        return block(*given)
+
+    def any_rows(bias_V: Tensor, *of_rows: Tensor) -> None:
+        for each in of_rows:
+            maybe_mark_dynamic(each, 0)
+        losses(bias_V, *of_rows)
+
+    model.encoder.compiled_block = any_sequences
+    model.head.compiled_losses = any_rows

@@ -32,7 +32,7 @@ from unmask.model.folder import (
     read_weights,
 )
 from unmask.model.folder_layout import Pooling
-from unmask.model.initialise import draw_matrix
+from unmask.model.initialise import draw_matrix, initialise
 from unmask.model.parts import Linear
 
 TaskKind = Literal["classify", "pairs", "regress", "tag", "answer"]
@@ -77,8 +77,10 @@ class TaskInfo:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None) -> MaskedLM:
-    """A model with the same weights and a new head.
+def with_task_head(
+    model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float | None = None, trained: bool = True
+) -> MaskedLM:
+    """A model with the same weights, or none of them, and a new head.
 
     The layer before BERT's classifier is the pooler of the folder, where it has one, whether or not the model had a
     use for it.
@@ -86,11 +88,15 @@ def with_task_head(model: MaskedLM, info: TaskInfo, *, seed: int, dropout: float
     Args:
         model: A masked language model.
         info: What the head is for.
-        seed: Of the head's weights.
+        seed: Of the weights that are drawn.
         dropout: Replaces the model's own.
+        trained: Whether the model's weights are taken; otherwise all are drawn, and norms and biases begin at 1 and 0.
     """
     config = model.config if dropout is None else model.config.model_copy(update={"dropout": dropout})
     new = _with_head(config, info)
+    if not trained:
+        initialise(new, seed=seed)
+        return new
     known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEADS)}
     new.load_state_dict(known, strict=False)
     generator = torch.Generator().manual_seed(seed)

@@ -1,6 +1,7 @@
 """A batch's attention in parts, so that no matrix of probabilities is larger than it has to be.
 
     global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
+    global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
     local layer, long rows        [all rows: queries 0-127 x keys 0-191], [queries 128-255 x keys 64-319], ...
 
 Shape suffixes: B = rows, S = positions, H = heads, K = size of a head.
@@ -14,6 +15,7 @@ from torch import Tensor
 
 SCORES = 1 << 22  # of a tile, about, on CPUs: eight megabytes in bf16
 _QUERIES = 128  # of a tile of a local layer
+LARGEST = 4 * SCORES  # of a tile of a global layer; cut queries cost sums of the keys' gradients in float32
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> t
     if window is not None and length <= window + 1:
         window = None
     local = window is not None and length > 2 * _QUERIES
-    size = _QUERIES if local else length
+    size = _QUERIES if local else _global_queries(length, num_heads)
     same_B = (segment_ids_BS == segment_ids_BS[:, :1]).all(1)
     found = []
     for begin in range(0, length, size):
@@ -67,3 +69,10 @@ def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> t
             rows = slice(row, min(row + num, num_rows))
             found.append(Tile(rows, queries, keys, window, window is None and bool(same_B[rows].all())))
     return tuple(found)
+
+
+def _global_queries(length: int, num_heads: int) -> int:
+    """Queries of a tile of a global layer: all of a row where their scores are few enough."""
+    if num_heads * length**2 <= LARGEST:
+        return length
+    return max(_QUERIES, LARGEST // (num_heads * length) // _QUERIES * _QUERIES)

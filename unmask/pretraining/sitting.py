@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
+from unmask.compiled import is_compiled
 from unmask.errors import DivergedError
 from unmask.masking.engine import Masker
 from unmask.model.compiling import compile_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.initialise import initialise
+from unmask.model.kernels.losses import losses
 from unmask.packing.stream import RowStream
 from unmask.pretraining.before_after import BeforeAfter
 from unmask.pretraining.data import PreparedData
@@ -26,7 +29,7 @@ from unmask.recipe.encoder import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.training.budget import Budget
 from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from unmask.training.hardware import choose_compiling, choose_device, choose_dtype
+from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.training.loop import StepReport, train
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
@@ -65,7 +68,8 @@ class Sitting:
         model = self._model().to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
-        if choose_compiling(training.compile_blocks, self.device):
+        self._uncompiled = why_not_compiled(training.compile_blocks, self.device, minutes=training.minutes)
+        if self._uncompiled is None:
             compile_model(model)
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         pairs = recipe.objectives.pairs
@@ -115,6 +119,8 @@ class Sitting:
             f"vocabulary {ledger.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {self.device.type}"
         )
+        for note in self._on_compiling():
+            self.reporter.note(note)
         self._resume()
         self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
         self.board = Board(self.folder.tensorboard, step=self.state.step)
@@ -131,6 +137,16 @@ class Sitting:
         summary = write_result(self.folder, self.recipe, self.data, self.state, self.watch)
         self.board.close()
         return summary
+
+    def _on_compiling(self) -> Iterator[str]:
+        """What the first steps wait for."""
+        if self.device.type == "cpu":
+            if not is_compiled(losses):
+                yield "loops are compiled for this machine, once: some 20 seconds more"
+        elif self._uncompiled is None:
+            yield "blocks are compiled in the first steps, which takes up to a minute"
+        else:
+            yield f"blocks are not compiled: {self._uncompiled}"
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder.checkpoints)

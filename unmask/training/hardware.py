@@ -10,6 +10,7 @@ import torch
 
 from unmask.errors import SettingsError
 
+_WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -36,8 +37,17 @@ def _cpu_multiplies_bf16() -> bool:
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
-def choose_compiling(choice: Literal["auto", "yes", "no"], device: torch.device) -> bool:
-    """Whether blocks are compiled (`unmask.model.compiling`); `auto` does on CUDA where Triton is installed.
+def why_not_compiled(
+    choice: Literal["auto", "yes", "no"], device: torch.device, *, minutes: float | None = None
+) -> str | None:
+    """Why blocks are not compiled (`unmask.model.compiling`); None: they are.
+
+    `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
+
+    Args:
+        choice: Of the recipe.
+        device: Where the model is.
+        minutes: Of the whole training; None: nobody knows.
 
     Raises:
         SettingsError: It is asked for where it cannot be done.
@@ -47,18 +57,29 @@ def choose_compiling(choice: Literal["auto", "yes", "no"], device: torch.device)
             f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, where loops that are "
             "compiled already do that work; take 'auto' or 'no'"
         )
-    if choice == "no" or device.type != "cuda":
-        return False
-    found = _has_triton()
-    if choice == "yes" and not found:
-        raise SettingsError("training.compile_blocks = 'yes' needs Triton (`pip install triton`); take 'auto' or 'no'")
-    return found
+    if choice == "no":
+        return "the recipe says so"
+    if device.type != "cuda":
+        return "loops for CPUs are compiled already"
+    if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
+        return f"in less than {_WORTH_COMPILING:.0f} minutes it may not pay; training.compile_blocks = 'yes' does it"
+    failure = _failure_to_compile(device)
+    if choice == "yes" and failure is not None:
+        raise SettingsError(f"training.compile_blocks = 'yes' cannot be done: {failure}; take 'auto' or 'no'")
+    return failure
 
 
-def _has_triton() -> bool:
+def _failure_to_compile(device: torch.device) -> str | None:
+    """What stands in the way of torch.compile on a GPU. Triton being there is not enough: it needs a C compiler."""
     from torch.utils._triton import has_triton
 
-    return has_triton()
+    if not has_triton():
+        return "Triton is not installed (`pip install triton`)"
+    try:
+        torch.compile(torch.square)(torch.ones(8, device=device))
+    except Exception as error:  # whatever it is, training goes on without
+        return reason_of(error)
+    return None
 
 
 def works_on_its_own(device: torch.device) -> bool:

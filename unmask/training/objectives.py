@@ -105,8 +105,8 @@ def capacity(count: int, num_positions: int, device: torch.device) -> int:
     """The size that targets of the vocabulary are filled up to, since their number changes from step to step.
 
     On CPUs a multiple of 64: for each new shape of a product the library behind it makes new code, which takes longer
-    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ: what is
-    compiled serves all of them, and memory of one step fits the next. At 15 % that is a tenth more at the most.
+    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ and memory
+    of one step fits the next. At 15 % that is a tenth more at the most.
     """
     step = _FULL if device.type == "cpu" else _FULL * math.ceil(num_positions / 64 / _FULL)
     return math.ceil(count / step) * step

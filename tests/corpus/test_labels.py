@@ -83,6 +83,24 @@ def test_parquet(tmp_path: Path, values: list[object]) -> None:
     assert labels_of(tmp_path / "a.parquet", "y") == [("a", "1"), ("b", None), ("c", "0")]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path, kind: str) -> None:
+    """-1 is no class, and a file that says no names keeps its numbers."""
+    features = {"mood": {"_type": "ClassLabel", "names": ["bad", "good"]}}
+    table = pa.table({"text": ["a", "b", "c", "d"], "mood": [1, 0, -1, None]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+        (tmp_path / "dataset_info.json").write_text("{}")
+    assert labels_of(tmp_path, "mood") == [("a", "good"), ("b", "bad"), ("c", None), ("d", None)]
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / "b.parquet")
+    assert labels_of(tmp_path / "b.parquet", "mood") == [("a", "1"), ("b", "0"), ("c", "-1"), ("d", None)]
+
+
 def test_every_piece_of_a_long_document_has_its_class(tmp_path: Path) -> None:
     """And the next document has its own, or none."""
     rows = [{"text": "word " * 200_000, "label": "long"}, {"text": "other " * 60_000}, {"text": "x", "label": "short"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -23,11 +24,12 @@ from unmask.evaluation.held_out import _mean_and_error
 from unmask.evaluation.kinds import kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
 from unmask.evaluation.own_network import OwnNetwork
-from unmask.evaluation.passages import Passage, cut, passages_of_text
+from unmask.evaluation.passages import PASSAGE_TOKENS, Passage, cut, passages_of_store, passages_of_text
 from unmask.evaluation.questions import Answer, Question
 from unmask.evaluation.tally import Ratio
 from unmask.evaluation.text_words import Standing, hidden, standing_of, touched, uniform, word_spans
 from unmask.model.encoder import MaskedLM
+from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
 TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
@@ -299,6 +301,34 @@ def test_a_share_of_the_text_is_taken_everywhere(tokenizer: Tokenizer, tmp_path:
     assert {passage.key for passage in part} < {passage.key for passage in whole}
     documents = np.array([passage.document for passage in part])
     assert 200 < documents.mean() < 400
+
+
+def test_a_share_of_equal_lines_is_taken(tmp_path: Path) -> None:
+    """Each has a draw of its own, the same one for every tokenizer."""
+    line, number = "The king sees the queen.", 2000
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": line}) + "\n") * number)
+    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(), hold_out=False)
+    words, letters = (
+        [p.document for p in passages_of_text(corpus, trained(kind), max_tokens=number * len(line) // 16, labels=[])]
+        for kind in ("wordpiece", "char")
+    )
+    assert words == letters
+    assert len(set(words)) == len(words) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
+
+
+@pytest.mark.parametrize("rows", [800, 1])
+def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Of many rows, and of stretches of one row."""
+    number = 800
+    ids = np.full(number * PASSAGE_TOKENS, tokenizer.vocab_size - 1, dtype=np.int32)
+    size, nothing = len(ids) // rows, np.zeros(rows, dtype=np.int64)
+    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
+    lengths = np.full(rows, size, dtype=np.int64)
+    writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, np.arange(rows), nothing, nothing))
+    writer.save()
+    store = TokenStore([tmp_path / "a.arrow"])
+    taken = list(passages_of_store(store, tokenizer, max_tokens=store.num_tokens // 4))
+    assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
 
 
 def test_the_ratio_and_its_error_are_those_of_tokens() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import unmask
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.finetuning.folder import ResultFolder
+from unmask.model.encoder import MaskedLM
+from unmask.model.task_folder import TaskInfo, save_task_model
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
 from unmask.tokens.tokenizer import Tokenizer
@@ -188,11 +192,21 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metric is made to rise once and to fall then."""
+    from safetensors.torch import load_file
+
     from unmask.finetuning import fitting
 
     values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
-    real = fitting.measure
+    real, evaluate = fitting.measure, fitting.evaluate
+    evaluated: list[Path] = []
+
+    def saved_too(model: MaskedLM, info: TaskInfo, *given: Any) -> Any:
+        evaluated.append(tmp_path / f"evaluation-{len(evaluated)}")
+        save_task_model(model, info, evaluated[-1])
+        return evaluate(model, info, *given)
+
     monkeypatch.setattr(fitting, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
+    monkeypatch.setattr(fitting, "evaluate", saved_too)
     train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
     result = unmask.finetune(
         encoder, task="classify", train=train, validation=dev, out=tmp_path / "out",
@@ -200,6 +214,9 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     )  # fmt: skip
     [run] = result.summary["seeds"]
     assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
+    kept, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
+    same = [all(torch.equal(kept[name], tensor) for name, tensor in each.items()) for each in weights]
+    assert same == [False, True, False, False], "those of the second epoch, not the last ones"
 
 
 def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.finetuning.helpers import write_jsonl, write_squad
 from unmask.errors import CorpusError
+from unmask.finetuning.files import read_files, settings_of
+from unmask.finetuning.metrics import metric_names
 from unmask.finetuning.reading import Labelled, read_labelled
 from unmask.finetuning.settings import Columns
 from unmask.model.task_folder import TaskKind
@@ -178,11 +180,11 @@ def test_columns_of_an_earlier_file(tmp_path: Path) -> None:
 
 
 def test_lists_of_words(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": [1, 0], "id": 7}]
+    rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": ["B-per", "O"], "id": 7}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     found = read(tmp_path / "a.parquet", "tag")
     assert found.columns == Columns(text="tokens", label="ner_tags")
-    assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("1", "0"))]
+    assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O"))]
     for row, message in (
         ({"tokens": ["a", "b"], "tags": ["x"]}, "row 1 has 2 words but 1 tags"),
         ({"tokens": "a b", "tags": ["x"]}, "row 1 has str in column 'tokens', not a list"),
@@ -191,6 +193,65 @@ def test_lists_of_words(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=message):
             read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
+
+
+def from_datasets(path: Path, rows: list[dict[str, Any]], **features: Any) -> Path:
+    """As `datasets` writes a table: numbers, whose names stand in the schema."""
+    content = json.dumps({"info": {"features": features}})
+    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": content}), path)
+    return path
+
+
+TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"_type": "List", "feature": TAGS},
+        {"_type": "Sequence", "feature": TAGS | {"num_classes": 3, "id": None}, "length": -1, "id": None},
+        [TAGS],
+    ],
+    ids=["List", "Sequence", "list"],
+)
+def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any) -> None:
+    """So entities are known as such, and nothing is to be said."""
+    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
+    path = from_datasets(tmp_path / "a.parquet", rows, ner_tags=feature)
+    notes: list[str] = []
+    files, info = read_files("tag", {"train": path, "validation": path}, settings_of([]), notes.append)
+    assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
+    assert metric_names(info)[0] == "entity_f1"
+    assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
+
+
+def test_tags_that_are_bare_numbers_are_said(tmp_path: Path) -> None:
+    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
+    told = {}
+    for name, features in (("none", {}), ("others", {"tokens": {"_type": "Value"}}), ("broken", {"ner_tags": [7]})):
+        path = from_datasets(tmp_path / f"{name}.parquet", rows, **features)
+        notes: list[str] = []
+        files, info = read_files("tag", {"train": path, "validation": path}, settings_of([]), notes.append)
+        assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("1", "2", "0"))]
+        assert metric_names(info) == ("accuracy", "macro_f1")
+        told[name] = [note for note in notes if "the tags are numbers without names (0, 1, 2), so F1 of entit" in note]
+    assert {name: len(found) for name, found in told.items()} == {"none": 1, "others": 1, "broken": 1}
+
+
+def test_numbered_classes_have_the_names_of_the_schema(tmp_path: Path) -> None:
+    """-1 is no class; a regression wants the numbers."""
+    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
+    label = {"_type": "ClassLabel", "names": ["neg", "pos"]}
+    path = from_datasets(tmp_path / "a.parquet", rows, text={"_type": "Value", "dtype": "string"}, label=label)
+    assert list(read(path).records) == [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
+    assert read(path, "regress").records[0] == TextRecord(1, "so, good", None, None, 1.0)
+    for number, message in (
+        (-1, "row 3 has no label in column 'label'; give it a label, or take the row out"),
+        (2, "row 3 has the number 2, where the file names 2 classes, counted from 0, in column 'label'"),
+    ):
+        more = from_datasets(tmp_path / "b.parquet", [*rows, {"text": "what", "label": number}], label=label)
+        with pytest.raises(CorpusError, match=message):
+            read(more)
 
 
 def test_questions(tmp_path: Path) -> None:

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import unmask
 from tests.conftest import make_text
-from unmask.errors import CorpusError, DataError, SettingsError
+from unmask.errors import CorpusError, DataError, ModelError, SettingsError
 from unmask.inference.evaluate import evaluate
+from unmask.inference.model import Model
+from unmask.inference.score import score
+from unmask.model.encoder import MaskedLM
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def test_figures_at_several_rates(run: unmask.Run, tmp_path: Path) -> None:
@@ -114,3 +121,26 @@ def test_options_out_of_range(run: unmask.Run, corpus_file: Path) -> None:
             evaluate(run.model, [corpus_file], **options)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="too little for max_tokens = 1; give more"):
         evaluate(run.model, [corpus_file], max_tokens=1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_answers_no_number(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, value: float
+) -> None:
+    """No figure comes of it, neither here nor of minimal pairs and sentences."""
+    network = make_model()
+    with torch.no_grad():
+        network.head.bias[7] = value
+    model = Model(tmp_path, network, tokenizer)
+    pair = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see."}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair))
+    (tmp_path / "text.txt").write_text(make_text(9))
+    lines: list[Callable[[], object]] = [
+        lambda: evaluate(model, [tmp_path / "text.txt"]),
+        lambda: score(model, tmp_path / "pairs.jsonl"),
+        lambda: model.score(["The cat sees."]),
+    ]
+    message = r"the model's loss is (nan|inf) at position \d+ of a text of \d+ tokens: .*; give an earlier checkpoint"
+    for line in lines:
+        with pytest.raises(ModelError, match=message):
+            line()

@@ -72,6 +72,21 @@ def test_it_is_loaded_once_without_a_warning(
     assert np.array_equal(model.embed(TEXTS), before.embed(TEXTS)), "the encoder is that of the folder"
 
 
+def test_texts_that_are_cut_are_said(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sentence whose words get tags is shared out, so nothing of it is lost."""
+    classes, tags = (
+        unmask.load(tuned(make_model, tokenizer, tmp_path / TASKS[n][0].kind, TASKS[n][0])) for n in (0, 3)
+    )
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        assert len(classes.predict(["word " * 5000, "The dog."])) == 2
+        assert caplog.messages == ["texts longer than the model's 64 tokens: 1; their ends are not seen"]
+        caplog.clear()
+        assert len(tags.predict(["word " * 500])) == 1
+    assert not caplog.messages
+
+
 def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0]))
     lines: list[Callable[[Model], object]] = [

@@ -272,15 +272,15 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
             Example(0, empty, None, empty, np.array([[-1, -1], *([n, n + 1] for n in range(a, b))])) for a, b in windows
         ]
         outputs = [rng.normal(size=(b - a + 1, 2)).astype(np.float32) for a, b in windows]
-        scores = [
-            (float(output[1 + i, 0] + output[1 + j, 1]), a + i, a + j + 1)
-            for (a, b), output in zip(windows, outputs, strict=True)
-            for i in range(b - a)
-            for j in range(i, min(i + 3, b - a))
-        ]
+        scores: dict[tuple[int, int], float] = {}  # the windows share e to g
+        for (a, b), output in zip(windows, outputs, strict=True):
+            for i in range(b - a):
+                for j in range(i, min(i + 3, b - a)):
+                    place, score = (a + i, a + j + 1), float(output[1 + i, 0] + output[1 + j, 1])
+                    scores[place] = max(score, scores.get(place, score))
         nothing = min(float(output[0].sum()) for output in outputs)
-        total = sum(np.exp(score) for score, _, _ in scores) + (np.exp(nothing) if may_be_missing else 0.0)
-        score, begin, end = max(scores)
+        total = sum(np.exp(score) for score in scores.values()) + (np.exp(nothing) if may_be_missing else 0.0)
+        score, (begin, end) = max((score, place) for place, score in scores.items())
         [found] = task.decode([record], examples, outputs)
         if may_be_missing and nothing > score:
             assert (found.answer, found.begin) == ("", None)  # type: ignore[union-attr]
@@ -288,6 +288,22 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
         else:
             assert (found.answer, found.begin) == (record.context[begin:end], begin)  # type: ignore[union-attr]
         assert found.probability == pytest.approx(np.exp(score) / total, rel=1e-4)  # type: ignore[union-attr]
+
+
+def test_an_answer_that_two_windows_hold_is_one_answer() -> None:
+    """Its score is the higher one: of 27 stretches one has 2, four have 1, the others 0."""
+    record, empty = QuestionRecord(1, "q", "?", "abcdefghij"), np.zeros(2, dtype=np.int64)
+    examples, outputs = [], []
+    for a, b in ((0, 7), (3, 10)):
+        examples.append(Example(0, empty, None, empty, np.array([[-1, -1], *([n, n + 1] for n in range(a, b))])))
+        output = np.zeros((b - a + 1, 2), dtype=np.float32)
+        output[1 + 4 - a, 0] = output[1 + 5 - a, 1] = 1.0
+        outputs.append(output)
+    task = AnswerTask(False, 1, 3)
+    [certain] = task.decode([record], examples, [30.0 * output for output in outputs])
+    assert certain == AnswerPrediction("q", "ef", 4, pytest.approx(1.0, abs=1e-6))
+    [found] = task.decode([record], examples, [outputs[0], 0.5 * outputs[1]])
+    assert found == AnswerPrediction("q", "ef", 4, pytest.approx(np.exp(2) / (np.exp(2) + 4 * np.exp(1) + 22)))
 
 
 def test_token_types_of_pairs(tokenizer: Tokenizer, make_model: MakeModel) -> None:

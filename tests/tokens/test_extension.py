@@ -15,6 +15,7 @@ from tests.tokens.families import TEXT, bare_characters, trained, words
 from unmask.errors import TokenizerError
 from unmask.tokens.extension import Extension, extend_vocabulary
 from unmask.tokens.loading import load_tokenizer
+from unmask.tokens.new_words import NewWord, unigram_scores
 from unmask.tokens.special import SPECIAL_TOKENS, with_special_tokens
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.unigram import train_unigram
@@ -116,6 +117,24 @@ def test_unigram_pieces_stand_for_their_parts_only() -> None:
     after = dict(json.loads(extended("unigram", most=30).tokenizer.backend.to_str())["model"]["vocab"])
     assert min(after.values()) == min(before.values())
     assert {piece: after[piece] for piece in before} == before
+
+
+def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
+    """`▁alloc` and `ator` have -18 together, so `▁allocator` gets the least score, -13; with `s` that beats -17."""
+    scores = {"▁the": -2.0, "s": -3.0, "ators": -8.0, "▁alloc": -9.0, "ator": -9.0, "ate": -9.0, "x": -13.0}
+    content = json.loads(trained("unigram").backend.to_str())
+    content["model"]["vocab"] = [*([token, 0.0] for token in SPECIAL_TOKENS), *map(list, scores.items())]
+    old = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
+    assert tokens(old, "the allocators") == ["▁the", "▁alloc", "ators"]
+    found = extend_vocabulary(old, ["the allocator"] * 9, 5)
+    assert [word.entry for word in found.words] == ["▁allocator"]
+    vocab = dict(json.loads(found.tokenizer.backend.to_str())["model"]["vocab"])
+    assert vocab["▁allocator"] == min(vocab.values()) == -13.0
+    assert tokens(found.tokenizer, "the allocator") == ["▁the", "▁allocator"]
+    assert tokens(found.tokenizer, "the allocators") == ["▁the", "▁allocator", "s"]
+    assert tokens(found.tokenizer, "the allocate") == tokens(old, "the allocate") == ["▁the", "▁alloc", "ate"]
+    word = NewWord("▁thes", (5, 6), 9)
+    assert unigram_scores([word], dict(enumerate(vocab.values()))) == [pytest.approx(-2 - 3 + 1e-4)], "a hair above"
 
 
 def test_entries_that_make_other_words_unknown_are_left_out() -> None:

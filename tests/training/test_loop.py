@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -240,6 +241,20 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
     (folder / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunError, match="damaged checkpoint .* remove the folder to use the one before"):
         load_checkpoint(folder, state, fingerprint="x")
+
+
+@pytest.mark.parametrize("name", ["step", "micro_tokens", "tokens_seen", "seconds", "cursor", "best", "compute_dtype"])
+def test_a_checkpoint_that_lacks_something_changes_nothing(make_model: MakeModel, tmp_path: Path, name: str) -> None:
+    state = new_state(make_model, settings_of())
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    content = json.loads((folder / "state.json").read_text())
+    del content[name]
+    (folder / "state.json").write_text(json.dumps(content))
+    with torch.no_grad():
+        state.model.head.bias.fill_(7.0)
+    with pytest.raises(RunError, match=f"damaged checkpoint .'{name}'.; remove the folder to use the one before"):
+        load_checkpoint(folder, state, fingerprint="x")
+    assert (state.model.head.bias == 7.0).all()
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unmask.corpus.class_names import class_names
 from unmask.corpus.fields import read_fields, without_returns
 from unmask.corpus.labels import class_name
 from unmask.corpus.reading import BROKEN_LINES, BadInput, LinePart, broken_character
@@ -46,12 +47,13 @@ def read_table(
         CorpusError: The column is missing, a row cannot be read, its text is no string, its annotations are
             malformed, or its label is no class; with file and row.
     """
+    names = class_names(source, source.label)
     for number, row in rows_of(source, bad, column, nested=fields is not None):
         if (text := text_of(source, number, row, column, bad)) is not None:
             spans, label = None, None
             if source.label is not None:
                 try:
-                    label = class_name(row.get(source.label))
+                    label = class_name(row.get(source.label), names)
                 except ValueError as error:
                     found = f"{source.path}: row {number} has {error} in column {source.label!r}"
                     bad.found("rows whose label cannot be read", found)

@@ -63,6 +63,7 @@ def score_pairs(
         pairs: At least one.
 
     Raises:
+        ModelError: A loss is no finite number.
         SettingsError: A sentence is longer than the model; with file and line.
 
     Source: Salazar et al. 2020, section 4.2.

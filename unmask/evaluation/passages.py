@@ -1,8 +1,9 @@
 """Text to the passages on which models are measured: bounded stretches of documents, with their words.
 
 A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
-prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each, so that
-the taken ones are spread over the whole text and are the same for every model. Memory holds what is taken.
+prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
+its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
+Memory holds what is taken.
 """
 
 from __future__ import annotations
@@ -76,9 +77,14 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, max_tokens: int, l
     share = min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
     with closing(corpus.pieces()) as pieces:
         blocks = (block for piece, _ in pieces for block in cut(piece))
-        taken = (block for block in blocks if share >= 1.0 or uniform(text_key(block.text), 1, _TAKEN)[0] < share)
+        taken = (block for block in blocks if _is_taken(share, text_key(block.text), block.document, block.offset))
         while batch := list(islice(taken, _BATCH)):
             yield from _tokenized(batch, tokenizer, labels)
+
+
+def _is_taken(share: float, key: int, *place: int) -> bool:
+    """Whether a passage is in the sample: by its hash, and by where it stands, since texts may repeat themselves."""
+    return share >= 1.0 or bool(uniform(key, 1, _TAKEN, *place)[0] < share)
 
 
 def cut(piece: TextPiece) -> Iterator[TextPiece]:
@@ -166,7 +172,7 @@ def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, max_tokens: in
             read, starts = store.read(*place)
             ids = read.astype(np.int32)
             key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
-            if share >= 1.0 or uniform(key, 1, _TAKEN)[0] < share:
+            if _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
                 pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
                 yield _of_tokens(int(store.document[piece]), key, ids, starts.astype(bool), tokenizer, pos)
 

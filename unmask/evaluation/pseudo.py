@@ -78,6 +78,7 @@ def pseudo_log_likelihoods(
         notify: Told now and then how many tokens were predicted, and of how many.
 
     Raises:
+        ModelError: A loss is no finite number.
         SettingsError: A sentence is empty, holds what is no character, or is longer than the model, with its number,
             counted from 1; or it is one text instead of several.
     """

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.errors import ModelError
+
 TOP = 5
 _WINDOW = 16  # batches that are sorted by length together
 _LOGITS = 1 << 24  # that are held at once, in float32
@@ -72,6 +74,9 @@ def ask(network: Network, questions: Iterable[Question]) -> Iterator[Answer]:
 
     Questions of about the same length are answered together, so that rows need little padding. Which ones share a batch
     changes an answer by no more than the order in which floating-point numbers are added up.
+
+    Raises:
+        ModelError: A loss is no finite number.
     """
     size = network.batch_positions
     gathered: list[Question] = []
@@ -94,7 +99,20 @@ def _in_batches(network: Network, questions: list[Question], size: int) -> list[
         numbers = [number for _, number in entries]
         found = network.answer([questions[number] for number in numbers])
         answers.update(zip(numbers, found, strict=True))
+    for number, question in enumerate(questions):
+        _check_finite(question, answers[number])
     return [answers[number] for number in range(len(questions))]
+
+
+def _check_finite(question: Question, answer: Answer) -> None:
+    """A loss that is NaN would count as a wrong prediction, and as such look like a figure."""
+    wrong = np.flatnonzero(~np.isfinite(answer.losses))
+    if len(wrong):
+        raise ModelError(
+            f"the model's loss is {answer.losses[wrong[0]]} at position {question.places[wrong[0]]} of a text of "
+            f"{len(question.input_ids)} tokens: its weights hold NaN or infinity, or numbers too large to compute "
+            "with; give an earlier checkpoint, or train it again with a lower learning rate"
+        )
 
 
 def chunk_of(vocab_size: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from unmask.errors import SettingsError
-from unmask.finetuning.labels import check_unseen, task_info
+from unmask.finetuning.labels import check_unseen, numbers_for_tags, task_info
 from unmask.finetuning.reading import Labelled, read_labelled
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.model.task_folder import TaskInfo, TaskKind
@@ -64,7 +64,7 @@ def read_files(
         kind: Of the task.
         paths: Of `train` and `validation`, and of `test` where there is one.
         settings: Name columns.
-        note: Told which columns were found, and of labels that the model cannot give.
+        note: Told which columns were found, of tags without names, and of labels that the model cannot give.
 
     Returns:
         The files, and what a model of the training file will do.
@@ -77,6 +77,8 @@ def read_files(
         found = {name: column for name, column in vars(train.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
     info = task_info(train, kind, settings)
+    if remark := numbers_for_tags(train, info):
+        note(remark)
     others = {}
     for name in ("validation", "test"):
         if name in paths:

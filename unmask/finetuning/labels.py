@@ -72,6 +72,16 @@ def _tags(train: Labelled) -> tuple[str, ...]:
     return in_order(names)
 
 
+def numbers_for_tags(train: Labelled, info: TaskInfo) -> str | None:
+    """What is to be said of tags that are bare numbers: entities are told by names. None: they are none."""
+    if info.kind != "tag" or not all(name.removeprefix("-").isdecimal() for name in info.names):
+        return None
+    return (
+        f"{train.path}: the tags are numbers without names ({_few(info.names)}), so F1 of entities is not measured; if "
+        "they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
+    )
+
+
 def check_unseen(held_out: Labelled, info: TaskInfo, train: Path) -> str | None:
     """Compares the labels of a file with those of the training file.
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from unmask.corpus.class_names import class_names
 from unmask.corpus.compression import bare_suffix
 from unmask.corpus.reading import BadInput, broken_character
 from unmask.corpus.sources import Source, find_sources
@@ -127,9 +128,10 @@ def _table(
         return list(read_question_rows(source.path, rows, with_answers=with_labels)), None
     look = [row for _, row in islice(rows, LOOK_ROWS)]
     columns = find_columns(look, kind, _filled(wanted, usual, look), source.path, with_label=with_labels)
+    names = class_names(source, columns.label)
     if kind == "tag":
-        return list(read_tagged_rows(source.path, rows, columns)), columns
-    return [_text_record(source.path, number, row, kind, columns) for number, row in rows], columns
+        return list(read_tagged_rows(source.path, rows, columns, names)), columns
+    return [_text_record(source.path, number, row, kind, columns, names) for number, row in rows], columns
 
 
 def _named(columns: Columns) -> set[str]:
@@ -150,7 +152,9 @@ def _filled(wanted: Columns, usual: Columns, rows: Sequence[dict[str, Any]]) -> 
     )
 
 
-def _text_record(path: Path, number: int, row: dict[str, Any], kind: TaskKind, columns: Columns) -> TextRecord:
+def _text_record(
+    path: Path, number: int, row: dict[str, Any], kind: TaskKind, columns: Columns, names: Sequence[str] | None
+) -> TextRecord:
     where = f"{path}: row {number}"
     texts = [_text(row, name, where) for name in (columns.text, columns.second) if name is not None]
     record = TextRecord(number, texts[0], texts[1] if len(texts) > 1 else None)
@@ -160,7 +164,7 @@ def _text_record(path: Path, number: int, row: dict[str, Any], kind: TaskKind, c
         raise CorpusError(f"{where} has no column {columns.label!r}, only {', '.join(row)}")
     if kind == "regress":
         return replace(record, value=number_of(row[columns.label], where, columns.label))
-    return replace(record, label=class_of(row[columns.label], where, columns.label))
+    return replace(record, label=class_of(row[columns.label], where, columns.label, names))
 
 
 def _text(row: dict[str, Any], column: str, where: str) -> str:

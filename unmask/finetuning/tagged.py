@@ -65,8 +65,16 @@ def _tag(path: Path, line: TaggedLine, index: int) -> str:
     return tag
 
 
-def read_tagged_rows(path: Path, rows: Sequence[tuple[int, dict[str, Any]]], columns: Columns) -> Iterator[WordsRecord]:
+def read_tagged_rows(
+    path: Path, rows: Sequence[tuple[int, dict[str, Any]]], columns: Columns, names: Sequence[str] | None = None
+) -> Iterator[WordsRecord]:
     """Sentences of a table: lists of words, and lists of tags as long.
+
+    Args:
+        path: The file, for errors.
+        rows: With their numbers.
+        columns: Of words and tags.
+        names: Of the tags by number, where the file says them.
 
     Raises:
         CorpusError: A row has something else, or lists of unequal length.
@@ -80,7 +88,7 @@ def read_tagged_rows(path: Path, rows: Sequence[tuple[int, dict[str, Any]]], col
             raise CorpusError(f"{where} has no words in column {columns.text!r}")
         tags = None
         if columns.label is not None:
-            tags = tuple(class_of(tag, where, columns.label) for tag in _list(row, columns.label, where))
+            tags = tuple(class_of(tag, where, columns.label, names) for tag in _list(row, columns.label, where))
             if len(tags) != len(words):
                 raise CorpusError(f"{where} has {len(words)} words but {len(tags)} tags")
         yield WordsRecord(number, tuple(words), tags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from unmask.corpus.labels import class_name
@@ -11,15 +12,20 @@ from unmask.errors import CorpusError
 _MISSING = {"nan", "null", "none", "n/a", "na"}
 
 
-def class_of(value: Any, where: str, column: str) -> str:
+def class_of(value: Any, where: str, column: str, names: Sequence[str] | None = None) -> str:
     """The name of a class.
+
+    Args:
+        value: As it stands in the table.
+        where, column: File and row, and the column, for errors.
+        names: Of the classes by number, where the file says them.
 
     Raises:
         CorpusError: There is none, it is not-a-number (also in letters), or neither a text, a whole number nor a
-            boolean.
+            boolean; or it is a number without a name.
     """
     try:
-        name = class_name(value)
+        name = class_name(value, names)
     except ValueError as error:
         raise CorpusError(f"{where} has {error} in column {column!r}") from error
     if name is None or name.lower() == "nan":

@@ -64,7 +64,7 @@ def evaluate(
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
-            range.
+            range; or a loss of the model is no finite number.
     """
     _check(rates, masks, max_tokens, pseudo_tokens)
     scorable = as_scorable(model)

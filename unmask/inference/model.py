@@ -195,7 +195,8 @@ class Model:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.evaluation.pseudo`.
 
         Raises:
-            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder; or a loss is no
+                finite number.
             SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
                 none.
         """

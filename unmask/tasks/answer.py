@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -22,12 +21,6 @@ from unmask.tasks.predictions import AnswerPrediction, Prediction
 from unmask.tasks.records import QuestionRecord
 
 BEGIN, END = "begin", "end"
-
-
-class _Span(NamedTuple):
-    score: float
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -67,8 +60,9 @@ class AnswerTask:
     ) -> list[Prediction]:
         """See `unmask.tasks.task.Task`.
 
-        The likeliest stretch of all windows is the answer; that of no answer is the least that any window says, since
-        a window without the answer must say it. A text without a token has no answer.
+        The likeliest stretch of all windows is the answer. Windows overlap: a stretch of the text that several hold is
+        one answer, with the highest of its scores. That of no answer is the least that any window says, since a window
+        without the answer must say it. A text without a token has no answer.
         """
         windows: list[list[tuple[Example, NDArray[np.float32]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
@@ -78,35 +72,35 @@ class AnswerTask:
     def _answer(
         self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float32]]]
     ) -> AnswerPrediction:
-        best, sums, nothing = _Span(-np.inf, 0, 0), [], np.inf
         held = [(example, output) for example, output in windows if len(example.places) > 1]
         if not held:
             return AnswerPrediction(record.id, "", None, 1.0)
-        for example, output in held:
-            span, total = self._best_span(example, output.astype(np.float64))
-            best = max(best, span)
-            sums.append(total)
-            nothing = min(nothing, float(output[0].sum()))
-        if self.may_be_missing:
-            sums.append(nothing)
-        everything = float(np.logaddexp.reduce(sums))
-        if self.may_be_missing and nothing > best.score:
+        stretches = [self._stretches(example, output.astype(np.float64)) for example, output in held]
+        begins, ends, found = (np.concatenate(parts) for parts in zip(*stretches, strict=True))
+        width = len(record.context) + 1
+        places, which = np.unique(begins * width + ends, return_inverse=True)
+        scores = np.full(len(places), -np.inf)
+        np.maximum.at(scores, which, found)
+        best = int(scores.argmax())
+        nothing = min(float(output[0].sum()) for _, output in held)
+        everything = float(np.logaddexp.reduce(np.append(scores, nothing) if self.may_be_missing else scores))
+        if self.may_be_missing and nothing > scores[best]:
             return AnswerPrediction(record.id, "", None, float(np.exp(nothing - everything)))
-        text = record.context[best.begin : best.end]  # tokens may begin with the space before a word
-        begin = best.begin + len(text) - len(text.lstrip()) if text.strip() else None
-        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(best.score - everything)))
+        first, end = divmod(int(places[best]), width)
+        text = record.context[first:end]  # tokens may begin with the space before a word
+        begin = first + len(text) - len(text.lstrip()) if text.strip() else None
+        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - everything)))
 
-    def _best_span(self, example: Example, output: NDArray[np.float64]) -> tuple[_Span, float]:
-        """The best stretch of a window, and the logarithm of the sum of all their exponentials."""
+    def _stretches(
+        self, example: Example, output: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """All stretches of a window: where they begin and end in the text, and their scores."""
         begins, ends = output[1:, 0], output[1:, 1]  # behind that of [CLS]
-        scores = begins[:, None] + ends[None, :]
         place = np.arange(len(begins))
         reach = place[None, :] - place[:, None]
-        scores[(reach < 0) | (reach >= self.longest)] = -np.inf
-        first, last = divmod(int(scores.argmax()), len(begins))
+        first, last = np.nonzero((reach >= 0) & (reach < self.longest))
         items = example.items[1:]
-        span = _Span(float(scores[first, last]), int(items[first, 0]), int(items[last, 1]))
-        return span, float(np.logaddexp.reduce(scores, axis=None))
+        return items[first, 0], items[last, 1], begins[first] + ends[last]
 
 
 def _example(

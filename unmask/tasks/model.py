@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
 from unmask.tasks.task import Task, task_of
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
+
+log = logging.getLogger("unmask")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class TaskModel:
         self._encoder = InputEncoder(tokenizer, network.config, max_length=info.max_length)
 
     def predict(self, inputs: Sequence[Any]) -> list[Prediction]:
-        """Predicts.
+        """Predicts. The end of a text that is longer than the model is not seen, and the log says so.
 
         Args:
             inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
@@ -65,7 +68,13 @@ class TaskModel:
         for record in records:
             for text in texts_of(record):
                 check_characters(text, f"input {record.row}")
-        return self.predict_records(records).predictions
+        found = self.predict_records(records)
+        if found.truncated:
+            longest = self._encoder.max_length
+            log.warning(
+                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, found.truncated
+            )
+        return found.predictions
 
     def predict_records(self, records: Sequence[Record], *, notify: Notify | None = None) -> Predicted:
         """Predicts for records of the task's kind, as they are read from files.

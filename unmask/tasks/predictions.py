@@ -51,7 +51,8 @@ class AnswerPrediction:
         id: The question's.
         answer: A stretch of the text; empty: the text holds no answer.
         begin: Its first character in the text; None where there is no answer.
-        probability: Among all stretches that were looked at, and no answer, where the model may find that.
+        probability: Among all stretches of the text that were looked at, each once, and no answer, where the model may
+            find that.
     """
 
     id: str

@@ -1,4 +1,8 @@
-"""A tokenizer with entries for new words. Old entries keep their ids, and text without the new words its tokens."""
+"""A tokenizer with entries for new words. Old entries keep their ids, and text in which no new word stands its tokens.
+
+Longer words in which one stands may be spelled with it, too: in WordPiece, which takes the longest entry first, and in
+Unigram where that is the likelier spelling (`unigram_scores`). In BPE they stay as they were.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     - WordPiece: a word is an entry. Longer words that begin with it are spelled with it too, since WordPiece takes
       the longest entry first.
     - BPE: a word is an entry, and words that are entries are not merged (`ignore_merges`); others are as they were.
-    - Unigram: a word is an entry that is a hair likelier than its pieces together (`unigram_scores`).
+    - Unigram: a word is an entry that is a hair likelier than its pieces together, and no less likely than the least
+      likely old entry (`unigram_scores`); where that is more than a hair, some longer words are spelled with it too.
 
     New entries are pieces like others, not added tokens: these would be cut out of the middle of words, and would go
     on where whole-word masking begins a word.

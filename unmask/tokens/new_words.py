@@ -105,11 +105,17 @@ def _is_word(text: str) -> bool:
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
-    """Scores of new Unigram entries: a hair above what their pieces have together.
+    """Scores of new Unigram entries: a hair above what their pieces have together, but none below the least old one.
 
-    So an entry stands for just these pieces wherever they stood one behind another, and no other text changes. The
-    hair grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. No score
-    is below the least that is there, from which that of unknown letters follows.
+    With the hair an entry stands for just these pieces wherever they stood one behind another, and no other text
+    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one.
+
+    From the least score that of unknown letters follows, so with a lower one other text with such letters would be cut
+    in other places. A word whose pieces are rare or many gets the least score itself, which is more than they have
+    together, and a longer word is spelled with its entry where that is likelier than the old spelling.
+
+    Example: the least is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18. `▁allocators`
+    was `▁alloc` + `ators`, -9 and -8; with `s` of -3 it is `▁allocator` + `s` now: -16 instead of -17.
 
     Args:
         words: The new entries.

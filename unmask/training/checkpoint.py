@@ -103,17 +103,21 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         content = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
-        weights = load_file(folder / _MODEL)
+        # All of it is read before anything is changed: a damaged checkpoint leaves the state as it was made.
+        step, micro_tokens = content["step"], content["micro_tokens"]
+        tokens_seen, seconds = content["tokens_seen"], content["seconds"]
+        cursor = Cursor.from_plain(content["cursor"])
+        best = None if content["best"] is None else Best(**content["best"])
+        dtype = getattr(torch, content["compute_dtype"])
+        weights, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
+        scores = None if state.board is None else load_file(folder / _SCORES)
         state.model.load_state_dict(weights)
-        state.optimizer.load_state(load_file(folder / _OPTIMIZER))
-        if state.board is not None:
-            state.board.load_state(load_file(folder / _SCORES))
-        state.cursor = Cursor.from_plain(content["cursor"])
-        state.best = None if content["best"] is None else Best(**content["best"])
-        state.set_dtype(getattr(torch, content["compute_dtype"]))
+        state.optimizer.load_state(optimizer)
+        if state.board is not None and scores is not None:
+            state.board.load_state(scores)
     except (OSError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
-    state.step = content["step"]
-    state.micro_tokens = content["micro_tokens"]
-    state.tokens_seen = content["tokens_seen"]
-    state.seconds = content["seconds"]
+    state.step, state.micro_tokens = step, micro_tokens
+    state.tokens_seen, state.seconds = tokens_seen, seconds
+    state.cursor, state.best = cursor, best
+    state.set_dtype(dtype)

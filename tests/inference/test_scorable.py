@@ -16,7 +16,7 @@ from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
 from unmask.inference.scorable import as_scorable, load_scorable
-from unmask.inference.transformers_model import TransformersNetwork
+from unmask.inference.transformers_model import TransformersNetwork, _tokenizer
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokens.tokenizer import Tokenizer
@@ -137,6 +137,21 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     with pytest.raises(ModelError, match="no masked language model that transformers reads"):
         load_scorable(tmp_path / "x")
     assert load_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
+
+
+def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model and of a tokenizer; transformers would ask whoever sits at the terminal."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
+    (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
+    with pytest.raises(ModelError, match="no masked language model that transformers reads .*contains custom code"):
+        load_scorable(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "x"}')
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')
+    with pytest.raises(TokenizerError, match="no tokenizer that transformers reads .*contains custom code"):
+        _tokenizer(tmp_path, transformers)
+    assert not asked
 
 
 def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def load_foreign(folder: Path, *, vocab_size: int, pad_id: int, max_length: int 
             is none that can be fine-tuned here.
     """
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = _read(transformers.AutoModel, folder, what="encoder")
+    model, missing = read_foreign(transformers.AutoModel, folder, what="encoder")
     if lacking := [name for name in missing if _POOLER not in name]:
         raise ModelError(f"{folder}: the weights lack {_few(lacking)}, which an encoder of this type has")
     _check_vocabulary(model, folder, vocab_size)
@@ -180,7 +180,7 @@ def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[Fo
     """
     info = read_info(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = _read(_auto(transformers, info.kind), folder, what=f"model for the task {info.kind!r}")
+    model, missing = read_foreign(_auto(transformers, info.kind), folder, what=f"model for the task {info.kind!r}")
     if missing:
         raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
     _check_vocabulary(model, folder, vocab_size)
@@ -188,8 +188,20 @@ def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[Fo
     return ForeignTask(model, info.kind, config).eval(), info
 
 
-def _read(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
-    """A model in float32, and the names of weights that the folder lacks."""
+def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
+    """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
+
+    Args:
+        auto: One of transformers' `AutoModel` classes.
+        folder: With config.json and weights.
+        what: The kind of model, for the error.
+
+    Returns:
+        The model in float32, and the names of weights that the folder lacks.
+
+    Raises:
+        ModelError: transformers cannot read it.
+    """
     try:
         with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
             model, report = auto.from_pretrained(

@@ -44,6 +44,18 @@ def test_cells(make: Callable[[str], Table], text: str) -> None:
     assert text in out.getvalue()
 
 
+def rows_of(table: Table) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=100).print(table)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_recipe_without_a_figure() -> None:
+    by_figure = {"loss": {"recipes": {"a": ESTIMATE, "b": ESTIMATE}}, "task_error": {"recipes": {"a": ESTIMATE}}}
+    rows = rows_of(_by_recipe({"recipes": {"a": {}, "b": {}}, "by_figure": by_figure}))
+    assert rows == ["recipe loss task error", "a 1.000 1.000", "b 1.000 -"]
+
+
 @pytest.mark.parametrize("text", ODD)
 def test_metrics_of_fine_tuning(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary: dict[str, Any] = {"seeds": [0], "metrics": {text: 0.5}, "model": "model"}

@@ -79,7 +79,7 @@ def _by_recipe(result: dict[str, Any]) -> Table:
     for figure in result["by_figure"]:
         table.add_column(Text(figure.replace("_", " ")), justify="right")
     for name in result["recipes"]:
-        table.add_row(Text(name), *(_cell(found["recipes"][name]) for found in result["by_figure"].values()))
+        table.add_row(Text(name), *(_cell(found["recipes"].get(name)) for found in result["by_figure"].values()))
     return table
 
 
@@ -94,7 +94,9 @@ def _best_trials(result: dict[str, Any]) -> Table:
     return table
 
 
-def _cell(estimate: dict[str, Any]) -> str:
+def _cell(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:  # no run of the recipe has this figure
+        return "-"
     if estimate["interval"] is None:
         return f"{estimate['mean']:.3f}"
     low, high = estimate["interval"]

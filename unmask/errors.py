@@ -31,6 +31,10 @@ class ModelError(UnmaskError):
     """A model folder is missing, incomplete, or of a layout that is not supported."""
 
 
+class UnsupportedError(ModelError):
+    """A model of one of our layouts has a part that our encoder lacks; transformers may run it."""
+
+
 class RunError(UnmaskError):
     """An output folder cannot be used as asked."""
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import unmask
 from tests.cli.test_cli import main  # noqa: F401  (a fixture)
-from unmask.cli.compare import _best_trials, _by_recipe
+from unmask.cli.compare import _best_trials, _by_pair, _by_recipe
 from unmask.cli.evaluate import _breakdown
 from unmask.cli.fill import _table
 from unmask.cli.finetune import _show
@@ -25,12 +25,15 @@ from unmask.tokens.tokenizer import Tokenizer
 
 ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
 ESTIMATE = {"mean": 1.0, "interval": None}
+PAIR = {"first": "a", "second": "b", "better": None, **ESTIMATE}
 FIGURES = {"loss": 1.0, "accuracy": 0.5, "predicted_tokens": 3}
 TABLES: list[Callable[[str], Table]] = [
     lambda text: _table([[(text, "50.0%")]]),
     lambda text: _breakdown({"part_of_speech": {text: FIGURES}}, 0.15),
     lambda text: _by_recipe({"recipes": {text: {}}, "by_figure": {"loss": {"recipes": {text: ESTIMATE}}}}),
     lambda text: _by_recipe({"recipes": {"a": {}}, "by_figure": {text: {"recipes": {"a": ESTIMATE}}}}),
+    lambda text: _by_pair({"by_figure": {"loss": {"differences": [{**PAIR, "first": text}]}}}),
+    lambda text: _by_pair({"by_figure": {text: {"differences": [PAIR]}}}),
     lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {"rate": text}}]}),
     lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {text: "x"}}]}),
 ]
@@ -42,6 +45,29 @@ def test_cells(make: Callable[[str], Table], text: str) -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(make(text))
     assert text in out.getvalue()
+
+
+def rows_of(table: Table) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=100).print(table)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_recipe_without_a_figure() -> None:
+    by_figure = {"loss": {"recipes": {"a": ESTIMATE, "b": ESTIMATE}}, "task_error": {"recipes": {"a": ESTIMATE}}}
+    rows = rows_of(_by_recipe({"recipes": {"a": {}, "b": {}}, "by_figure": by_figure}))
+    assert rows == ["recipe loss task error", "a 1.000 1.000", "b 1.000 -"]
+
+
+def test_differences_of_pairs() -> None:
+    shown = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
+    by_figure = {"loss": {"differences": [shown, PAIR]}, "task_error": {"differences": [PAIR]}}
+    assert rows_of(_by_pair({"by_figure": by_figure})) == [
+        "pair figure difference verdict",
+        "span - random loss -1.000 (-1.500 to -0.500) span is better",
+        "a - b loss 1.000 no difference shown",
+        "a - b task error 1.000 no difference shown",
+    ]
 
 
 @pytest.mark.parametrize("text", ODD)

@@ -195,6 +195,28 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
         compare(plan(data_folder), tmp_path / "nothing")
 
 
+def test_a_figure_that_is_not_defined_for_a_run_is_judged_by_the_others(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a correlation with predictions that are all equal."""
+    caplog.set_level("INFO", logger="unmask")
+
+    def measured(name: str, _: Any, *, seed: int, **__: Any) -> dict[str, Any]:
+        error = None if (name, seed) == ("span", 1) else {"random": 0.5, "span": 0.2}[name] + seed**2 / 10
+        return {"loss": 1.0, "bits_per_byte": None, "task_error": error}
+
+    monkeypatch.setattr(comparing, "measured_run", measured)
+    result = compare(plan(data_folder, seeds=3), tmp_path / "out")
+    assert set(result["by_figure"]) == {"loss", "task_error"}, "what no run has is left out"
+    found = result["by_figure"]["task_error"]
+    assert [len(found["recipes"][name]["values"]) for name in ("random", "span")] == [3, 2]
+    assert found["differences"][0]["values"] == pytest.approx((0.3, 0.3))
+    assert found["verdict"].endswith("; 1 of 3 runs of span failed or have no error on the task")
+    assert "failed" not in result["verdict"]
+    assert "span, seed 1: error on the task is not defined; it is judged without this run" in caplog.messages
+    assert "random, seed 1: error on the task is not defined; it is judged without this run" not in caplog.messages
+
+
 def fails_always(*_: Any, **__: Any) -> Any:
     raise MemoryFullError("it does not fit")
 

@@ -219,6 +219,8 @@ def test_usual_dimensions() -> None:
     assert by_key["training.batch_tokens"] == Choice("training.batch_tokens", (2048, 4096, 8192))
     constant = load_recipe("tiny", overrides=("masking.rate=0.2",))
     assert usual_dimensions(constant)[-1].key == "masking.rate"
+    further = load_recipe("tiny", options={"start.checkpoint": "runs/mine/model"}, complete=False)
+    assert {dimension.key for dimension in usual_dimensions(further)} == set(by_key) - {"model.num_layers"}
 
 
 def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def test_runs_that_failed_are_left_out_by_pairs() -> None:
         "no difference shown: no two recipes have a loss of the same seed (a has the lowest loss); "
         "2 of 2 runs of b failed"
     )
+    undefined = compare_figures({"a": [1.0, 1.2], "b": [2.0, None]}, what="error", without="have no error")
+    assert undefined.verdict.endswith("; 1 of 2 runs of b have no error")
     with pytest.raises(SettingsError, match="two recipes at the least"):
         compare_figures({"a": [None], "b": [None]})
 

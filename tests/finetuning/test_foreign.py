@@ -23,6 +23,7 @@ from unmask.tokens.tokenizer import Tokenizer
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
+IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 TEXTS = ["The dog loves the ship at sea.", "The king sees the ship in the garden."]
 
 
@@ -211,6 +212,27 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
         load_fine_tuned(encoder)
     more = finetune(tmp_path / "a" / "model", "classify", train, train, tmp_path / "b", "finetune.epochs=1")
     assert more.summary["labels"] == result.summary["labels"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("Bert", {"hidden_act": "relu"}), ("ModernBert", {**IDS, "attention_bias": True})]
+)
+def test_layouts_of_ours_with_parts_that_we_lack(
+    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    encoder = save_foreign(name, tokenizer, tmp_path / "encoder", head="ForMaskedLM", **part)
+    train = write_classes(tmp_path / "train.jsonl", 32, 0)
+    result = finetune(encoder, "classify", train, train, tmp_path / "out", "finetune.epochs=1")
+    assert isinstance(result.model.network, ForeignTask)
+    found = unmask.load(tmp_path / "out").predict(TEXTS)
+    assert found == result.model.predict(TEXTS)
+    model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
+    assert all(getattr(model.config, key) == value for key, value in part.items())
+    for text, ours in zip(TEXTS, found, strict=True):
+        with torch.no_grad():
+            shares = model(**words(text, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+        assert isinstance(ours, ClassPrediction)
+        assert list(ours.probabilities.values()) == pytest.approx(shares, abs=1e-6)
 
 
 def test_bf16(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import unmask
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
-from unmask.inference.scorable import as_scorable, load_scorable
-from unmask.inference.transformers_model import TransformersNetwork
+from unmask.inference.scorable import Scorable, as_scorable, load_scorable
+from unmask.inference.transformers_model import TransformersNetwork, _tokenizer
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokens.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ transformers = pytest.importorskip("transformers")
 
 SENTENCES = ["The mountaineer misunderstands the queen in Constantinople.", "The cat sees the dog.", "Embroidery"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "DistilBert": ("ForMaskedLM", {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}),
     "Electra": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
@@ -59,6 +60,12 @@ def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokeniz
     theirs = save(name, kind, settings, tmp_path, tokenizer)
     loaded = load_scorable(tmp_path)
     assert loaded.network.longest == (65 if name == "XLMRoberta" else 66)
+    check_totals(loaded, theirs)
+
+
+def check_totals(loaded: Scorable, theirs: Any) -> None:
+    """Each token hidden in turn, by transformers alone, is the oracle."""
+    tokenizer = loaded.tokenizer
     found = pseudo_log_likelihoods(loaded.network, loaded.tokenizer, SENTENCES)
     for sentence, total in zip(SENTENCES, found.totals, strict=True):
         ids = torch.tensor([[2, *tokenizer.encode_corpus([sentence])[0].input_ids.tolist(), 3]])
@@ -71,6 +78,47 @@ def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokeniz
             expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
         assert total == pytest.approx(expected, rel=1e-4)
     assert len({round(float(total), 3) for total in found.totals}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("Bert", {"hidden_act": "relu"}),
+        ("Bert", {"tie_word_embeddings": False}),
+        ("ModernBert", {**IDS, "decoder_bias": False}),
+        ("ModernBert", {**IDS, "attention_bias": True}),
+    ],
+)
+def test_layouts_of_ours_with_parts_that_we_lack(
+    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
+    loaded = load_scorable(tmp_path)
+    assert isinstance(loaded.network, TransformersNetwork)
+    check_totals(loaded, theirs)
+    with pytest.raises(ModelError, match=r"config\.json: .* is not supported, only"):
+        unmask.load(tmp_path)
+
+
+def test_broken_folders_of_our_layouts_keep_their_errors(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    save_model(make_model(layout="bert"), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    content = json.loads((tmp_path / "config.json").read_text())
+    for change, message in (
+        ({"num_attention_heads": 5}, r"config\.json: hidden_size 32 is not a multiple of num_heads 5"),
+        ({"hidden_size": None}, r"config\.json: hidden_size = None: input should be a valid integer"),
+        ({"is_decoder": True}, "is_decoder = True is not supported, only False"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not supported"),
+        (
+            {"hidden_act": "spam"},
+            "activation = 'spam' is not supported, only .*, and there is no masked language model",
+        ),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content | change))
+        with pytest.raises(ModelError, match=message):
+            load_scorable(tmp_path)
 
 
 def test_texts_of_a_batch_are_equally_long(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -137,6 +185,21 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     with pytest.raises(ModelError, match="no masked language model that transformers reads"):
         load_scorable(tmp_path / "x")
     assert load_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
+
+
+def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model and of a tokenizer; transformers would ask whoever sits at the terminal."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
+    (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
+    with pytest.raises(ModelError, match="no masked language model that transformers reads .*contains custom code"):
+        load_scorable(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "x"}')
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')
+    with pytest.raises(TokenizerError, match="no tokenizer that transformers reads .*contains custom code"):
+        _tokenizer(tmp_path, transformers)
+    assert not asked
 
 
 def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> None:

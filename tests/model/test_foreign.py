@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from unmask.finetuning.layers import factors_of, foreign_layer_factors
 from unmask.finetuning.objectives import objective_of
 from unmask.finetuning.saving import last_layer
 from unmask.masking.engine import unmasked
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
 from unmask.model.foreign import ForeignTask, drawn_from
 from unmask.model.foreign_folder import (
     ForeignPretrained,
@@ -294,6 +297,40 @@ def test_which_folders_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -
     for content in ("{", "[]", "{}"):
         (bert / "config.json").write_text(content)
         assert not runs_in_transformers(bert)
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "expected"),
+    [
+        ("bert", {}, False),
+        ("bert", {"hidden_act": "relu"}, True),
+        ("roberta", {"tie_word_embeddings": False}, True),
+        ("modernbert", {"decoder_bias": False}, True),
+        ("modernbert", {"attention_bias": True}, True),
+        ("modernbert", {"layer_types": ["sliding_attention"] * 4}, True),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, True),
+        ("modernbert", {"mlp_dropout": 0.3}, False),
+        ("bert", {"is_decoder": True}, False),
+        ("bert", {"position_embedding_type": "relative_key"}, False),
+        ("bert", {"num_attention_heads": 5}, False),
+        ("bert", {"hidden_act": None}, False),
+        ("roberta", {"pad_token_id": None}, False),
+    ],
+)
+def test_transformers_runs_parts_that_our_encoder_lacks(
+    make_model: Callable[..., MaskedLM],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    layout: str,
+    change: dict[str, Any],
+    expected: bool,
+) -> None:
+    """What is broken, or no encoder, is left to our own reader, which says so."""
+    save_model(make_model(layout=layout), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | change))
+    assert runs_in_transformers(tmp_path) == expected
+    assert not caplog.text, "nothing is said before the model is loaded"
 
 
 def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:

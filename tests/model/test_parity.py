@@ -131,7 +131,7 @@ def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ({"vocab_size": 300}, r"tok_embeddings.weight has the shape \(200, 32\), but config.json says \(300, 32\)"),
         ({"layer_types": ["sliding_attention"] * 4}, "is not 'every n-th layer is global'"),
-        ({"hidden_activation": "spam"}, "config.json: activation = 'spam': input should be 'gelu', "),
+        ({"hidden_activation": "spam"}, "config.json: activation = 'spam' is not supported, only 'gelu', "),
         ({"num_attention_heads": 3}, "config.json: hidden_size 32 is not a multiple of num_heads 3"),
         ({"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
         (

@@ -34,7 +34,7 @@ class Asked:
 
 
 def run_compare(asked: Asked) -> dict[str, Any]:
-    """Compares, and shows a table and the verdict.
+    """Compares, and shows the recipes' figures, their differences and the verdict.
 
     Raises:
         UnmaskError: As `unmask.comparing.compare.compare`, or an option is for searching.
@@ -46,6 +46,9 @@ def run_compare(asked: Asked) -> dict[str, Any]:
     with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = compare(plan, asked.out, reporter=reporter)
     console().print(_by_recipe(result))
+    if (differences := _by_pair(result)).row_count:
+        console().print()
+        console().print(differences)
     console().print(f"\n{result['verdict']}", markup=False, soft_wrap=True)
     return result
 
@@ -79,7 +82,22 @@ def _by_recipe(result: dict[str, Any]) -> Table:
     for figure in result["by_figure"]:
         table.add_column(Text(figure.replace("_", " ")), justify="right")
     for name in result["recipes"]:
-        table.add_row(Text(name), *(_cell(found["recipes"][name]) for found in result["by_figure"].values()))
+        table.add_row(Text(name), *(_cell(found["recipes"].get(name)) for found in result["by_figure"].values()))
+    return table
+
+
+def _by_pair(result: dict[str, Any]) -> Table:
+    """Paired differences over seeds: what the verdicts are on, since recipes' own intervals do not tell them apart."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pair")
+    table.add_column("figure")
+    table.add_column("difference", justify="right")
+    table.add_column("verdict")
+    for figure, found in result["by_figure"].items():
+        for pair in found["differences"]:
+            verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
+            names = Text(f"{pair['first']} - {pair['second']}")
+            table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), Text(verdict))
     return table
 
 
@@ -94,7 +112,9 @@ def _best_trials(result: dict[str, Any]) -> Table:
     return table
 
 
-def _cell(estimate: dict[str, Any]) -> str:
+def _cell(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:  # no run of the recipe has this figure
+        return "-"
     if estimate["interval"] is None:
         return f"{estimate['mean']:.3f}"
     low, high = estimate["interval"]

@@ -14,6 +14,7 @@ they were. A run that diverges or does not fit into memory has failed, and the o
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,15 +104,10 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
             reporter.note(f"{name}, seed {seed}")
             folder = root / "runs" / f"{_label(name)}-{seed}"
             found[name].append(_measured(name, plan.protocol, seed, data, folder, reporter))
-    measured = [run for runs in found.values() for run in runs if "failed" not in run]
-    if not measured:
+    if all("failed" in run for runs in found.values() for run in runs):
         first = found[plan.recipes[0]][0]["failed"]
         raise RunError(f"{root}: every run failed, the first because of this: {first}")
-    by_figure = {
-        figure: compare_figures({n: [run.get(figure) for run in runs] for n, runs in found.items()}, what=what)
-        for figure, what in FIGURES.items()
-        if all(run.get(figure) is not None for run in measured)
-    }
+    by_figure = _judged(found, reporter)
     result = {
         "figure": "loss",
         **_plain(by_figure["loss"]),
@@ -132,6 +128,21 @@ def _measured(
     except (DivergedError, MemoryFullError) as error:
         reporter.note(f"{name}, seed {seed} failed: {error} (remove {folder} to try it again)")
         return failed_run(name, seed, folder, str(error))
+
+
+def _judged(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter) -> dict[str, Comparison]:
+    """The figures that some run has, compared; in which run one is not defined is said."""
+    by_figure: dict[str, Comparison] = {}
+    for figure, what in FIGURES.items():
+        values = {name: [run.get(figure) for run in runs] for name, runs in found.items()}
+        for name, runs in found.items():
+            for seed, run in enumerate(runs):
+                if figure in run and run[figure] is None:
+                    reporter.note(f"{name}, seed {seed}: {what} is not defined; it is judged without this run")
+        if any(value is not None for of_recipe in values.values() for value in of_recipe):
+            without = "failed" if figure == "loss" else f"failed or have no {what}"
+            by_figure[figure] = compare_figures(values, what=what, without=without)
+    return by_figure
 
 
 def _label(name: str) -> str:

@@ -16,6 +16,7 @@ from unmask.pretraining.data import is_prepared
 from unmask.pretraining.reporter import Reporter
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
 
 _LOCK = ".lock"
 
@@ -66,6 +67,11 @@ def _change(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return None
 
 
+def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
+    """What text is tokenized with for a recipe: a checkpoint brings its own tokenizer."""
+    return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
+
+
 def common_data(paths: tuple[str, ...], root: Path, recipe: Recipe, reporter: Reporter) -> tuple[str, ...]:
     """The prepared data of all runs: as given, or made in the folder once, while other processes wait.
 
@@ -85,7 +91,7 @@ def common_data(paths: tuple[str, ...], root: Path, recipe: Recipe, reporter: Re
             paths,
             root / "data",
             corpus=recipe.corpus,
-            tokenizer=recipe.tokenizer,
+            tokenizer=tokenizer_of(recipe),
             annotation=recipe.annotation,
             resume=True,
             notify=reporter.stage,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from unmask.comparing.folder import tokenizer_of
 from unmask.comparing.trials import Protocol, TaskFiles
 from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import SettingsError
@@ -20,6 +21,7 @@ from unmask.lexicon.lexicon import load_lexicon
 from unmask.pretraining.data import check_annotations, check_preparation, is_prepared
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.lexicon import named_lexicon
+from unmask.pretraining.start import check_tokenizer
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import load_manifest
@@ -39,8 +41,8 @@ def read_inputs(recipes: Mapping[str, Recipe], protocol: Protocol, data: Sequenc
         A hash of the content by path: of text or prepared data, lexicons, minimal pairs and labelled files.
 
     Raises:
-        UnmaskError: A file is missing or cannot be used; a recipe needs of the text what it does not have; or, of raw
-            text, recipes prepare it differently.
+        UnmaskError: A file is missing or cannot be used; a recipe needs of the text what it does not have, or adds
+            words to its checkpoint's tokenizer; or, of raw text, recipes prepare it differently.
     """
     found = {**_text(recipes, data), **_lexicons(recipes), **_pairs(protocol), **_task(protocol)}
     if is_prepared(data):
@@ -61,22 +63,20 @@ def check_pairs_fit(recipes: Mapping[str, Recipe], protocol: Protocol, data: Seq
     """
     if protocol.pairs is None:
         return
-    lengths = (
-        recipe.model.max_position_embeddings or recipe.training.sequence_length
-        for recipe in recipes.values()
-        if recipe.start is None  # a checkpoint has its own tokenizer
-    )
-    if (longest := min(lengths, default=None)) is not None:
-        check_lengths(read_pairs(Path(protocol.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=longest)
+    lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
+    check_lengths(read_pairs(Path(protocol.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
 
 
 def _text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
     manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
-    for recipe in recipes.values():
+    for name, recipe in recipes.items():
+        _check_words(name, recipe)
         check_annotations(recipe, manifest)
         check_labels(recipe, manifest)
         if manifest is not None:
             check_preparation(Path(data[0]), manifest, recipe)
+            if recipe.start is not None:
+                check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
     if manifest is not None:
         return {data[0]: manifest.fingerprint}
     first = _alike(recipes)
@@ -90,12 +90,39 @@ def _alike(recipes: Mapping[str, Recipe]) -> Recipe:
     (first_name, first), *others = recipes.items()
     for name, recipe in others:
         for section in _OF_TEXT:
-            if getattr(recipe, section) != getattr(first, section):
+            way_out = f"set it for all with --set {section}.KEY=VALUE, or compare other recipes"
+            same = getattr(recipe, section) == getattr(first, section)
+            if section == "tokenizer":
+                same = _share_tokenizer(first, recipe)
+                if first.start is not None or recipe.start is not None:
+                    way_out = (
+                        "a checkpoint brings its own tokenizer: begin with checkpoints that have the same, and name it "
+                        "in recipes without one (tokenizer.path)"
+                    )
+            if not same:
                 raise SettingsError(
                     f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
-                    f"their tokens; set it for all with --set {section}.KEY=VALUE, or compare other recipes"
+                    f"their tokens; {way_out}"
                 )
     return first
+
+
+def _share_tokenizer(one: Recipe, other: Recipe) -> bool:
+    """Whether text becomes the same tokens, whatever folders the tokenizers lie in."""
+    first, second = tokenizer_of(one), tokenizer_of(other)
+    if first == second or first.path is None or second.path is None:
+        return first == second
+    return load_tokenizer(first.path).fingerprint == load_tokenizer(second.path).fingerprint
+
+
+def _check_words(name: str, recipe: Recipe) -> None:
+    """Makes sure that no run has a tokenizer of its own."""
+    if recipe.start is not None and recipe.start.extend_vocab is not None:
+        raise SettingsError(
+            f"{name}: start.extend_vocab gives each run a tokenizer of its own, but runs that are compared share their "
+            f"tokens; add the words before, with unmask pretrain TEXT --from {recipe.start.checkpoint} --extend-vocab "
+            f"{recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
+        )
 
 
 def _lexicons(recipes: Mapping[str, Recipe]) -> dict[str, str]:

@@ -105,15 +105,19 @@ def _value(text: str) -> Any:
 
 
 def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
-    """What is searched unless something else is asked for: learning rate, tokens a step, layers and the mask rate."""
+    """What is searched unless something else is asked for: learning rate, tokens a step, layers and the mask rate.
+
+    A checkpoint has the layers that it has.
+    """
     training, layers = recipe.training, recipe.model.num_layers
     rate, tokens = training.learning_rate, training.batch_tokens
     smaller = max(training.sequence_length, tokens // 2)
     key = "masking.rate" if own_value(recipe, "masking.rate.start") is None else "masking.rate.start"
+    depth = (Range("model.num_layers", max(1, layers // 2), layers * 2),) if recipe.start is None else ()
     return (
         Range("training.learning_rate", rate / 4.0, rate * 4.0),
         Choice("training.batch_tokens", tuple(sorted({smaller, tokens, tokens * 2}))),
-        Range("model.num_layers", max(1, layers // 2), layers * 2),
+        *depth,
         Range(key, 0.1, 0.5),
     )
 

@@ -56,7 +56,7 @@ class TunePlan:
         recipe: Name of a recipe or its file; or of a masking strategy, on top of the protocol's base.
         data: Files, folders or patterns of text, or one prepared folder.
         protocol: Budget and measures of each trial; the first of its rates is what the search goes by.
-        search: `KEY=LOW..HIGH` or `KEY=A,B,...`; empty: learning rate, tokens a step, layers and the mask rate.
+        search: `KEY=LOW..HIGH` or `KEY=A,B,...`; empty: see `usual_dimensions`.
         trials: How many, those of other processes included.
         seed: Of all trials' runs.
     """

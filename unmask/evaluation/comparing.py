@@ -4,8 +4,9 @@ Runs with the same seed share the order of the data, so their difference varies 
 seed by seed, and their mean has an interval by Student's t. Where more than two recipes are compared, the intervals of
 the differences are widened, so that all of them hold together in 95 of 100 cases (Bonferroni's correction).
 
-A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says how
-many are missing: what is left may be the luckier part of a recipe that often fails.
+A run that failed has no figure, and a figure may not be defined for a run. Two recipes are compared by the seeds for
+which both have one, and the verdict says how many are missing: what is left may be the luckier part of a recipe that
+often fails.
 """
 
 from __future__ import annotations
@@ -72,12 +73,15 @@ class Comparison:
     verdict: str
 
 
-def compare_figures(figures: Mapping[str, Sequence[float | None]], *, what: str = "loss") -> Comparison:
+def compare_figures(
+    figures: Mapping[str, Sequence[float | None]], *, what: str = "loss", without: str = "failed"
+) -> Comparison:
     """Compares recipes by a figure of which less is better.
 
     Args:
-        figures: Of each recipe, one a seed, in the same order of seeds; None where the run failed.
+        figures: Of each recipe, one a seed, in the same order of seeds; None where the run has none.
         what: What the figure is called.
+        without: What the verdict says of runs that have none.
 
     Returns:
         What is known: recipes with a figure at the least, and differences of pairs with a seed in common.
@@ -96,8 +100,8 @@ def compare_figures(figures: Mapping[str, Sequence[float | None]], *, what: str 
     recipes = {name: _estimate(values, CONFIDENCE) for name, values in known.items() if values}
     differences = tuple(Difference(a, b, _estimate(values, level)) for (a, b), values in apart.items())
     verdict = _verdict(recipes, differences, what=what, seeds=seeds)
-    failed = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
-    lost = "".join(f"; {count} of {seeds} runs of {name} failed" for name, count in failed.items())
+    missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
+    lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
     return Comparison(recipes, differences, verdict + lost)
 
 

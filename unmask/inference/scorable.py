@@ -12,6 +12,7 @@ from unmask.evaluation.questions import Network
 from unmask.inference.model import Model, load
 from unmask.model.find import find_model
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
+from unmask.model.foreign_folder import unsupported
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -46,7 +47,8 @@ def load_scorable(folder: str | Path) -> Scorable:
     """Loads a model to be measured.
 
     Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA's generator, ALBERT, DeBERTa, ...) run in
-    transformers, as do folders whose weights are not in one model.safetensors.
+    transformers, as do models of our layouts with parts that our encoder lacks, and folders whose weights are not in
+    one model.safetensors.
 
     Args:
         folder: Of a model, or of a run; or the name of a model on the hub.
@@ -57,10 +59,12 @@ def load_scorable(folder: str | Path) -> Scorable:
         TokenizerError: The tokenizer cannot be used, for instance because it has no mask token.
     """
     path = find_model(folder)
-    if (path / CONFIG).is_file() and not ((kind := _kind(path)) in LAYOUTS and (path / WEIGHTS).is_file()):
-        from unmask.inference.transformers_model import load_with_transformers
+    if (path / CONFIG).is_file():
+        kind = _kind(path)
+        if kind not in LAYOUTS or not (path / WEIGHTS).is_file() or unsupported(path) is not None:
+            from unmask.inference.transformers_model import load_with_transformers
 
-        return load_with_transformers(path, kind)
+            return load_with_transformers(path, kind)
     return as_scorable(load(path))
 
 

@@ -19,7 +19,7 @@ import torch
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.questions import Answer, Question, chunk_of, judge, split_answers
 from unmask.inference.scorable import Scorable
-from unmask.model.foreign_folder import import_transformers
+from unmask.model.foreign_folder import import_transformers, read_foreign
 from unmask.model.foreign_shape import longest_of
 from unmask.tokens.loading import as_tokenizer, load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
@@ -75,14 +75,8 @@ def load_with_transformers(folder: Path, kind: str | None) -> Scorable:
         TokenizerError: The tokenizer cannot be used.
     """
     transformers = import_transformers(folder, kind)
-    try:
-        model, report = transformers.AutoModelForMaskedLM.from_pretrained(
-            folder, output_loading_info=True, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelError(f"{folder}: no masked language model that transformers reads ({reason})") from error
-    if missing := sorted(report["missing_keys"]):
+    model, missing = read_foreign(transformers.AutoModelForMaskedLM, folder, what="masked language model")
+    if missing:
         raise ModelError(
             f"{folder}: no masked language model: the weights lack {', '.join(missing[:4])}"
             f"{' and more' if len(missing) > 4 else ''}; a discriminator or a bare encoder predicts no tokens"
@@ -101,7 +95,7 @@ def _tokenizer(folder: Path, transformers: Any) -> Tokenizer:
     if is_fast or not any((folder / name).is_file() for name in _OLDER_FORMS):
         return load_tokenizer(folder)  # without any file, transformers would make up a tokenizer with no words
     try:
-        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason})") from error

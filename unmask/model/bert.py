@@ -16,15 +16,14 @@ _LAYER = {
     r"mlp\.out": "output.dense",
 }
 _QKV = ("query", "key", "value")
-# What a config.json may say that this encoder cannot do.
-_MUST_BE = {
-    "position_embedding_type": "absolute",
-    "tie_word_embeddings": True,
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
+# What a config.json must say: a decoder predicts no masked tokens, and transformers 5 passes over relative positions,
+# so that another model would be run.
+_MUST_BE = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+# What it says of the encoders that ours can be.
+_OURS = {"tie_word_embeddings": True}
 _DEFAULTS: dict[str, Any] = {
     **_MUST_BE,
+    **_OURS,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.1,
     "type_vocab_size": 2,
@@ -101,7 +100,8 @@ def read_family_config(
         first_position: The row of the position table that a segment's first token takes.
 
     Raises:
-        ModelError: It asks for a part that this encoder does not have, or lacks a key.
+        UnsupportedError: It asks for a part that this encoder does not have.
+        ModelError: It is no such encoder, lacks a key, or has a value that is not allowed.
     """
     content = {**_DEFAULTS, **content}
 
@@ -126,7 +126,7 @@ def read_family_config(
             "initializer_range": content["initializer_range"],
         }
 
-    return read_values(content, must_be=_MUST_BE, values=values)
+    return read_values(content, must_be=_MUST_BE, ours=_OURS, values=values)
 
 
 def _write_config(config: EncoderConfig) -> dict[str, Any]:

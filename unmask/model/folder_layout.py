@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from unmask.errors import ModelError, SettingsError
-from unmask.model.config import EncoderConfig
+from unmask.errors import ModelError, SettingsError, UnsupportedError
+from unmask.model.config import Activation, EncoderConfig
 from unmask.model.names import Names
 from unmask.settings import validated
 
@@ -67,26 +67,49 @@ class FolderLayout:
 
 
 def read_values(
-    content: dict[str, Any], *, must_be: Mapping[str, Any], values: Callable[[], dict[str, Any]]
+    content: dict[str, Any],
+    *,
+    must_be: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    values: Callable[[], dict[str, Any]],
 ) -> EncoderConfig:
     """Makes a configuration, and errors of whatever is wrong with the file.
 
     Args:
         content: The file, with the layout's defaults.
-        must_be: What it must say, since the encoder can do nothing else.
+        must_be: What it must say: anything else is no such encoder, in transformers neither.
+        ours: What it says of the encoders that ours can be; transformers runs the others.
         values: Takes the configuration's values out of the content.
 
     Raises:
-        ModelError: The content says something else, lacks a key, or has a value that is not allowed.
+        UnsupportedError: It is an encoder that ours cannot be.
+        ModelError: The content says what it must not, lacks a key, or has a value that is not allowed.
     """
-    for key, value in must_be.items():
-        if content[key] != value:
-            raise ModelError(f"config.json: {key} = {content[key]!r} is not supported, only {value!r}")
+    _check(content, must_be, ModelError)
+    _check(content, ours, UnsupportedError)
     try:
-        return validated(EncoderConfig, values(), where="config.json")
+        found = values()
+        _check_activation(found["activation"])
+        return validated(EncoderConfig, found, where="config.json")
     except KeyError as error:
         raise ModelError(f"config.json: {error.args[0]} is missing") from error
+    except ModelError:
+        raise
     except SettingsError as error:
         raise ModelError(str(error)) from error
     except (TypeError, ValueError) as error:
         raise ModelError(f"config.json: {error}") from error
+
+
+def _check(content: Mapping[str, Any], wanted: Mapping[str, Any], error: type[ModelError]) -> None:
+    for key, value in wanted.items():
+        if content[key] != value:
+            raise error(f"config.json: {key} = {content[key]!r} is not supported, only {value!r}")
+
+
+def _check_activation(activation: Any) -> None:
+    known = get_args(Activation)
+    if isinstance(activation, str) and activation not in known:
+        raise UnsupportedError(
+            f"config.json: activation = {activation!r} is not supported, only {', '.join(map(repr, known))}"
+        )

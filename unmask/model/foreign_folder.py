@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import ModelError, SettingsError
-from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS, label_content
+from unmask.errors import ModelError, SettingsError, UnsupportedError
+from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file
 from unmask.model.foreign import ForeignConfig, ForeignTask, drawn_from
 from unmask.model.foreign_shape import foreign_config
 from unmask.model.task_folder import (
@@ -55,9 +55,10 @@ class ForeignPretrained:
 
 
 def runs_in_transformers(folder: Path) -> bool:
-    """Whether transformers runs a folder's model: its layout is none of ours, or its weights are in other files.
+    """Whether transformers runs a folder's model.
 
-    What is no model's folder at all is left to whoever reads it.
+    It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
+    are in other files. What is no model's folder at all is left to whoever reads it.
     """
     try:
         content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -66,7 +67,25 @@ def runs_in_transformers(folder: Path) -> bool:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind not in LAYOUTS:
         return isinstance(kind, str)
-    return not (folder / WEIGHTS).is_file() and any((folder / name).is_file() for name in _OTHER_WEIGHTS)
+    if not (folder / WEIGHTS).is_file():
+        return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
+    return unsupported(folder) is not None
+
+
+def unsupported(folder: Path) -> str | None:
+    """Which part a model of one of our layouts has that our encoder lacks, in words.
+
+    None: there is none, or the folder is broken, which is left to whoever reads it.
+    """
+    try:
+        content, layout = read_config_file(folder)
+        # Rates of dropout are no such part, and of some of them whoever loads the model is warned.
+        layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
+    except UnsupportedError as error:
+        return str(error)
+    except ModelError:
+        return None
+    return None
 
 
 def is_fine_tuned(folder: Path) -> bool:
@@ -88,7 +107,7 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"{folder}: a model of type {kind!r} runs in transformers, which is not installed: "
+            f"{folder}: this model, of type {kind!r}, runs in transformers, which is not installed: "
             "pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
@@ -109,7 +128,7 @@ def load_foreign(folder: Path, *, vocab_size: int, pad_id: int, max_length: int 
             is none that can be fine-tuned here.
     """
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = _read(transformers.AutoModel, folder, what="encoder")
+    model, missing = read_foreign(transformers.AutoModel, folder, what="encoder")
     if lacking := [name for name in missing if _POOLER not in name]:
         raise ModelError(f"{folder}: the weights lack {_few(lacking)}, which an encoder of this type has")
     _check_vocabulary(model, folder, vocab_size)
@@ -180,7 +199,7 @@ def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[Fo
     """
     info = read_info(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = _read(_auto(transformers, info.kind), folder, what=f"model for the task {info.kind!r}")
+    model, missing = read_foreign(_auto(transformers, info.kind), folder, what=f"model for the task {info.kind!r}")
     if missing:
         raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
     _check_vocabulary(model, folder, vocab_size)
@@ -188,15 +207,28 @@ def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[Fo
     return ForeignTask(model, info.kind, config).eval(), info
 
 
-def _read(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
-    """A model in float32, and the names of weights that the folder lacks."""
+def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
+    """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
+
+    Args:
+        auto: One of transformers' `AutoModel` classes.
+        folder: With config.json and weights.
+        what: The kind of model, for the error.
+
+    Returns:
+        The model in float32, and the names of weights that the folder lacks.
+
+    Raises:
+        ModelError: transformers cannot read it.
+    """
     try:
         with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
             model, report = auto.from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )
     except _UNREADABLE as error:
-        raise ModelError(f"{folder}: no {what} that transformers reads ({_reason(error)})") from error
+        why = "" if (lacking := unsupported(folder)) is None else f"{lacking}, and there is "
+        raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
     return model.float(), sorted(report["missing_keys"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from unmask.errors import ModelError
+from unmask.errors import UnsupportedError
 from unmask.model.config import EncoderConfig, Rotary
 from unmask.model.folder_layout import FolderLayout, read_values
 from unmask.model.names import Names
@@ -33,8 +33,9 @@ NAMES = Names(
     known=("decoder.weight",),
     shared=("head.dense.weight", "head.norm.weight"),
 )
-# What a config.json may say that this encoder cannot do.
-_MUST_BE = {
+_MUST_BE = {"position_embedding_type": "absolute"}
+# What a config.json says of the encoders that ours can be.
+_OURS = {
     "norm_bias": False,
     "attention_bias": False,
     "mlp_bias": False,
@@ -42,10 +43,10 @@ _MUST_BE = {
     "decoder_bias": True,
     "tie_word_embeddings": True,
     "classifier_activation": "gelu",
-    "position_embedding_type": "absolute",
 }
 _DEFAULTS: dict[str, Any] = {
     **_MUST_BE,
+    **_OURS,
     "hidden_activation": "gelu",
     "norm_eps": 1e-5,
     "initializer_range": 0.02,
@@ -113,7 +114,8 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
         mask_id: From the tokenizer; ModernBERT's configuration does not hold it.
 
     Raises:
-        ModelError: It asks for a part that this encoder does not have, or lacks a key.
+        UnsupportedError: It asks for a part that this encoder does not have.
+        ModelError: It lacks a key, or has a value that is not allowed.
     """
     content = {**_DEFAULTS, **content}
     dropouts = [content[f"{part}_dropout"] for part in ("embedding", "attention", "mlp")]
@@ -145,7 +147,7 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
             "initializer_range": content["initializer_range"],
         }
 
-    return read_values(content, must_be=_MUST_BE, values=values)
+    return read_values(content, must_be=_MUST_BE, ours=_OURS, values=values)
 
 
 def _global_every(content: dict[str, Any]) -> int:
@@ -156,7 +158,7 @@ def _global_every(content: dict[str, Any]) -> int:
     for every in range(1, len(types) + 1):
         if wanted == [i % every == 0 for i in range(len(types))]:
             return every
-    raise ModelError(f"config.json: layer_types {types} is not 'every n-th layer is global'")
+    raise UnsupportedError(f"config.json: layer_types {types} is not 'every n-th layer is global'")
 
 
 def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
@@ -164,7 +166,7 @@ def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
     if parameters is None:
         return float(content[old_name])
     if parameters.get("rope_type", "default") != "default":
-        raise ModelError(f"config.json: rope_type {parameters['rope_type']!r} is not supported, only 'default'")
+        raise UnsupportedError(f"config.json: rope_type {parameters['rope_type']!r} is not supported, only 'default'")
     return float(parameters["rope_theta"])
 
 

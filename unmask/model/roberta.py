@@ -43,7 +43,7 @@ def read_roberta_config(content: dict[str, Any], *, layout: Layout, mask_id: int
     """The configuration that a `config.json` stands for.
 
     Raises:
-        ModelError: As for `read_family_config`.
+        UnsupportedError, ModelError: As for `read_family_config`.
     """
     defaults = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     content = {**defaults, **content}

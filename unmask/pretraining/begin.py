@@ -35,7 +35,7 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
         reporter.note(line)
     preparing = with_start_tokenizer(recipe, folder.start, folder.data, sources)
     data = obtain_data(sources, folder.data, preparing, reporter)
-    check_tokenizer(data, folder.start, recipe.start.checkpoint)
+    check_tokenizer(data.root, data.manifest, folder.start, recipe.start.checkpoint)
     reporter.note(obtain_old_text(folder.old, recipe.start, data.tokenizer))
     return data
 

@@ -174,7 +174,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
             text = forecast_text(sources, recipe.corpus, tokenizer, scratch, recipe.annotation)
             data = open_prepared(scratch / "data")
         if recipe.start is not None:
-            check_tokenizer(data, scratch / "run" / "start", recipe.start.checkpoint)
+            check_tokenizer(data.root, data.manifest, scratch / "run" / "start", recipe.start.checkpoint)
         return {**_measured(data, text, recipe, scratch), "start": notes}
 
 

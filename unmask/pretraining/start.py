@@ -23,13 +23,13 @@ from unmask.hub.fetch import lasting_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.extend import with_positions, with_words
 from unmask.model.folder import has_prediction_head, load_model, save_model
-from unmask.pretraining.data import PreparedData, is_prepared
+from unmask.pretraining.data import is_prepared
 from unmask.recipe.checkpoint import checkpoint_sha256, find_checkpoint, read_fitting_config
 from unmask.recipe.recipe import Recipe
 from unmask.recipe.start import StartSettings
 from unmask.tokens.extension import Extension, extend_vocabulary
 from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.manifest import MANIFEST, load_manifest
+from unmask.tokens.manifest import MANIFEST, Manifest, load_manifest
 from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -190,14 +190,20 @@ def with_start_tokenizer(recipe: Recipe, start: Path, data: Path, sources: Seque
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
 
 
-def check_tokenizer(data: PreparedData, start: Path, checkpoint: str) -> None:
-    """Makes sure that the data speaks the model's language.
+def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoint: str) -> None:
+    """Makes sure that data speaks the model's language.
+
+    Args:
+        root: The data folder.
+        manifest: Its ledger.
+        start: The model that the training begins with.
+        checkpoint: What it was made of, for the error.
 
     Raises:
         DataError: It was prepared with another tokenizer.
     """
-    if data.tokenizer.fingerprint != load_tokenizer(start).fingerprint:
+    if manifest.tokenizer_sha256 != load_tokenizer(start).fingerprint:
         raise DataError(
-            f"{data.root} was prepared with another tokenizer than that of {checkpoint}; prepare it with "
+            f"{root} was prepared with another tokenizer than that of {checkpoint}; prepare it with "
             f"unmask prepare ... --tokenizer {checkpoint}, or give the text itself"
         )

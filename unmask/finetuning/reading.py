@@ -118,8 +118,8 @@ def _table(
     header = wanted.text
     first = next(rows_of(source, bad, header, nested=nested), (0, {}))[1]
     cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
-    names = KNOWN | _named(wanted) | _named(usual)
-    if (name := next((cell.strip() for cell in cells if cell.strip().lower() in names), None)) is not None:
+    known = KNOWN | _named(wanted) | _named(usual)
+    if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
         header = name  # the first row of a delimited file names the columns
     rows = list(rows_of(source, bad, header, nested=nested))
     if not rows:

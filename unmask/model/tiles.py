@@ -61,7 +61,7 @@ def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> t
     found = []
     for begin in range(0, length, size):
         queries = slice(begin, min(begin + size, length))
-        keys = queries
+        keys = slice(0, length)
         if local and window is not None:
             keys = slice(max(0, begin - window), min(length, queries.stop + window))
         num = max(1, SCORES // (num_heads * (queries.stop - begin) * (keys.stop - keys.start)))

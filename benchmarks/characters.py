@@ -101,29 +101,15 @@ class Ours:
     """This project, by a recipe."""
 
     def __init__(self, work: Work, clock: Clock) -> None:
-        from unmask.masking.engine import Masker
-        from unmask.model.initialise import initialise
-        from unmask.packing.stream import RowStream
-        from unmask.pretraining.data import open_prepared
-        from unmask.recipe.encoder import new_model
-        from unmask.recipe.recipe import load_recipe
-        from unmask.training.hardware import choose_device, choose_dtype
-        from unmask.training.loop import train
-        from unmask.training.optimizer import Optimizer
-        from unmask.training.state import TrainState
+        from assembly import assemble
 
-        data = open_prepared(Path(work.data))
+        from unmask.pretraining.data import open_prepared
+        from unmask.recipe.recipe import load_recipe
+
         options = {"training.minutes": work.minutes, "training.seed": work.seed}
         recipe = load_recipe(work.recipe, options=options, overrides=work.overrides)
-        training = recipe.training
-        dtype = choose_dtype(training.precision, choose_device())
-        self.model = new_model(recipe, data.tokenizer)
-        initialise(self.model, seed=training.seed, method=recipe.model.initialisation)
-        self.model.encoder.compute_dtype = dtype
-        state = TrainState(self.model, Optimizer(self.model, training, dtype=dtype))
-        stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=data.tables)
-        self.reports = train(state, stream, masker, training, clock=clock.now)
+        training = assemble(recipe, open_prepared(Path(work.data)), torch.device("cpu"))
+        self.model, self.reports = training.state.model, training.reports(clock.now)
 
     def step(self) -> int:
         self.model.train()

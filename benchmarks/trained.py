@@ -108,19 +108,11 @@ Turn = Callable[[Watch], None]  # trains until it has been long enough
 
 
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
-    from unmask.masking.engine import Masker
-    from unmask.model.compiling import compile_model
-    from unmask.model.initialise import initialise
-    from unmask.packing.stream import RowStream
-    from unmask.pretraining.data import open_prepared
-    from unmask.recipe.encoder import new_model
-    from unmask.recipe.recipe import Recipe
-    from unmask.training.hardware import choose_dtype, why_not_compiled
-    from unmask.training.loop import train
-    from unmask.training.optimizer import Optimizer
-    from unmask.training.state import TrainState
+    from assembly import assemble
 
-    data = open_prepared(Path(work.data))
+    from unmask.pretraining.data import open_prepared
+    from unmask.recipe.recipe import Recipe
+
     recipe = Recipe.model_validate(
         {
             "model": {
@@ -140,17 +132,8 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
             "masking": {"strategy": "random", "rate": 0.15},
         }
     )
-    device = torch.device(work.device)
-    dtype = choose_dtype("auto", device)
-    model = new_model(recipe, data.tokenizer)
-    initialise(model, seed=0, method=recipe.model.initialisation)
-    model.to(device)
-    model.encoder.compute_dtype = dtype
-    state = TrainState(model, Optimizer(model, recipe.training, dtype=dtype))
-    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
-    if why_not_compiled("auto", device) is None:
-        compile_model(model)
-    loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
+    training = assemble(recipe, open_prepared(Path(work.data)), torch.device(work.device))
+    loop, model = training.reports(), training.state.model
     next(loop)
 
     def turn(watch: Watch) -> None:
@@ -287,7 +270,7 @@ def serve(system: str, attention: str, work: Work) -> None:
     """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
     another one is a turn of so many seconds, of which it says what its steps took."""
     out = own_output()
-    importlib.import_module("unmask.training.loop" if system == "ours" else "transformers.trainer")
+    importlib.import_module("assembly" if system == "ours" else "transformers.trainer")
     print("{}", file=out, flush=True)
     sys.stdin.readline()
     if system == "ours":

@@ -3,16 +3,16 @@
     python benchmarks/scaling.py TEXT [--rounds 3] [--table PAGE] [--picture FILE]
 
 One thing is changed at a time, from 4 layers of 256, 8,192 words, rows of 128 and 8,192 positions a step with Muon. The
-systems of an axis are processes of their own that train in turn. Tokens are those of the text, without special
-tokens and padding; memory is the largest that a process had. `documents` compares the text as documents of mixed length
-(a line each, packed and kept apart) with the same text as one document a file, whose rows are full by themselves.
+systems of an axis are processes of their own that train in turn. Tokens are those of the text in the steps that count,
+without special tokens and padding, over the time of these steps; memory is the largest that a process had. `documents`
+compares the text as documents of mixed length (a line each, packed and kept apart) with the same text as one document a
+file, whose rows are full by themselves.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -55,17 +55,6 @@ def vocab_size(data: str) -> int:
     return int(json.loads((Path(data) / "manifest.json").read_text(encoding="utf-8"))["vocab_size"])
 
 
-def text_share(data: str, length: int) -> float:
-    """Tokens of text for each position of the rows."""
-    from unmask.packing.stream import Cursor, RowStream
-    from unmask.pretraining.data import open_prepared
-
-    opened = open_prepared(Path(data))
-    stream = RowStream(opened.train, opened.tokenizer, length=length, seed=0)
-    batch = stream.batch(Cursor(), 2048, length)
-    return batch.num_tokens / batch.rows.input_ids.numel()
-
-
 def axes(text: Path, folder: Path) -> dict[str, dict[str, Work]]:
     """What is compared with what."""
 
@@ -101,9 +90,7 @@ def measure(works: Mapping[str, Work], rounds: int) -> Axis:
             system.go()
     costs = {}
     for name, system in systems.items():
-        work = works[name]
-        text = POSITIONS // work.length * work.length * text_share(work.data, work.length)
-        costs[name] = Cost(text / statistics.median(system.seconds), system.memory)
+        costs[name] = Cost(sum(system.tokens) / sum(system.seconds), system.memory)
         system.close()
     return costs
 

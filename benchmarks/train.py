@@ -6,8 +6,10 @@
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
 is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
 count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
-step's end to the next one's, loading and masking included; the table shows medians of all steps. All train on the same
-rows of the same prepared text, full of tokens, with as many of them a step.
+step's end to the next one's, loading and masking included; the table shows medians of all steps. Tokens are those of
+the text, without special tokens and padding. All train on rows of the same prepared text, with as many of them a step:
+ours on one after another, which in an epoch's last steps may be fewer, transformers' on the first eight steps of them,
+in random order, again and again.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
@@ -18,10 +20,10 @@ rows of the same prepared text, full of tokens, with as many of them a step.
     bert-best the same without dropout
     modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
-The share of the peak counts 6 FLOP for each multiplied parameter and token (the head at predicted positions only) and
-12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over what
-matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products reach
-on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
+The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
+and 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over
+what matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products
+reach on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before.
@@ -65,7 +67,8 @@ class System(Child):
     def __init__(self, system: str, attention: str, work: Work) -> None:
         super().__init__([sys.executable, str(SCRIPT), system, attention, json.dumps(work._asdict())])
         self.facts: dict[str, Any] = {}
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # of the steps that count
+        self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
     def begin(self) -> None:
@@ -76,6 +79,7 @@ class System(Child):
         """A turn."""
         answer = self.ask(SECONDS)
         self.seconds += answer["seconds"]
+        self.tokens += answer["tokens"]
         self.memory = answer["memory"]
 
     def trial(self) -> float:
@@ -154,24 +158,27 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
                     process.close()  # its memory is for the others
                 continue
             del processes[name]
-    tokens = work.rows * work.length
+    positions = work.rows * work.length
     if work.device == "cuda":
-        print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
-    peak = peak or peak_flops(work.hidden, tokens, work.device)
+        print(f"products alone: {peak_flops(work.hidden, positions, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
+    peak = peak or peak_flops(work.hidden, positions, work.device)
+    rates = {
+        name: sorted(tokens / seconds for tokens, seconds in zip(process.tokens, process.seconds, strict=True))
+        for name, process in processes.items()
+    }
+    medians = {name: statistics.median(each) for name, each in rates.items()}
     lines = []
-    facts = processes["ours"].facts if "ours" in processes else {}
-    base = {name: tokens / statistics.median(process.seconds) for name, process in processes.items()}
     for name, process in processes.items():
+        facts, each, median = process.facts, rates[name], medians[name]
+        ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
         share = "-"
         if name == "ours":
-            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"])
-            flops += 12 * facts["reach"] * work.hidden
-            share = f"{flops * base[name] / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
-        spread = [tokens / second for second in sorted(process.seconds)]
+            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden
+            share = f"{flops * median / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
+        spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
-            f"| {work.size} | {work.length:,} | {name}{_note(process.facts)} | {base[name]:,.0f} "
-            f"({spread[-1]:,.0f} to {spread[0]:,.0f}; {len(spread)}) | {base.get('ours', 0.0) / base[name]:.2f} "
-            f"| {share} | {process.memory / 2**20:,.0f} |"
+            f"| {work.size} | {work.length:,} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
+            f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
     return [*lines, *(f"| {work.size} | {work.length:,} | {name} | ended: no memory |  |  |  |" for name in ended)]

@@ -1,4 +1,4 @@
-"""Throughput in turns: which steps count."""
+"""Throughput in turns: which steps count, and which processes go on."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ def a_turn(
     watch.begin()
     for step in steps:
         now, made = now + step, made + 1
-        if watch.tick():
+        if watch.tick(10 * made):
             break
     return watch.taken(), made
 
 
 def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [0.9, 0.8, 0.7, *(0.5 for _ in range(20))]
-    taken, made = a_turn(script, monkeypatch, script.Stopwatch("cpu", 2.0), steps)
+    watch = script.Stopwatch("cpu", 2.0)
+    taken, made = a_turn(script, monkeypatch, watch, steps)
     assert taken == pytest.approx([0.5] * 4)
     assert made == 7
+    assert watch.tokens == [40, 50, 60, 70], "of the same steps"
 
 
 def test_of_long_steps_the_first_does_not_count_and_one_does(
@@ -42,6 +44,27 @@ def test_of_long_steps_the_first_does_not_count_and_one_does(
     for seconds in (4.0, 0.0):
         watch = script.Stopwatch("cpu", seconds)
         assert a_turn(script, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
+
+
+def test_a_gpus_turn_ends_when_it_has_nothing_to_do(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+
+    def synchronize() -> None:
+        nonlocal now
+        now += 1.0
+
+    monkeypatch.setattr(script.torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(script.time, "perf_counter", lambda: now)
+    watch = script.Stopwatch("cuda", 2.0)
+    watch.begin()
+    made, enough = 0, False
+    while not enough:
+        now, made = now + 0.5, made + 1
+        enough = watch.tick(made)
+    now += 50.0  # what the turn leaves is cleared away
+    assert made == 9, "five that do not count, and four of half a second for the host"
+    assert watch.taken() == pytest.approx([0.75] * 4), "from 103.5 to 106.5"
+    assert watch.tokens == [6, 7, 8, 9]
 
 
 class Way:

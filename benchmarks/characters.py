@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from annotated import LENGTH, MASK, Annotated, hide, read_ids
-from tables import write_table
+from tables import shown, write_table
 from torch import Tensor
 from torch.nn import functional
 from turns import Child, own_output
@@ -257,14 +256,6 @@ def draw(curves: dict[str, list[Point]], path: Path) -> None:
     path.write_text(to_svg(figure), encoding="utf-8")
 
 
-def shown(picture: Path | None, page: Path) -> list[str]:
-    """The picture as the page shows it."""
-    if picture is None:
-        return []
-    place = Path(os.path.relpath(picture, page.parent)).as_posix()
-    return ["", f"![Hidden characters guessed over minutes of training, ours and the annotated experiment]({place})"]
-
-
 def prepare(recipe: str, folder: Path) -> None:
     """The characters as ours reads them."""
     from unmask.pretraining.claim import packaged_corpus
@@ -315,7 +306,8 @@ def main() -> None:
     if asked.picture:
         draw(curves, asked.picture)
     if asked.table:
-        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table))
+        says = "Hidden characters guessed over minutes of training, ours and the annotated experiment"
+        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table, says))
 
 
 if __name__ == "__main__":

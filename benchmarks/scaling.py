@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tables import write_table
+from tables import shown, write_table
 from train import start
 from trained import Work
 
@@ -32,6 +32,7 @@ SIZES = (2048, 8192, 32768)  # of vocabularies; a short text has fewer words tha
 class Cost(NamedTuple):
     """What one point of an axis costs."""
 
+    positions: int  # a step, at most
     tokens_per_second: float
     memory: int
 
@@ -90,18 +91,25 @@ def measure(works: Mapping[str, Work], rounds: int) -> Axis:
             system.go()
     costs = {}
     for name, system in systems.items():
-        costs[name] = Cost(sum(system.tokens) / sum(system.seconds), system.memory)
+        positions = works[name].rows * works[name].length
+        costs[name] = Cost(positions, sum(system.tokens) / sum(system.seconds), system.memory)
         system.close()
     return costs
 
 
 def table(found: Mapping[str, Axis]) -> list[str]:
-    lines = ["| what grows | to | tokens a second | of the first | memory, MiB |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| what grows | to | positions a step | tokens a second | of the first | memory, MiB |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for axis, costs in found.items():
         first = next(iter(costs.values())).tokens_per_second
         for name, cost in costs.items():
             share = f"{cost.tokens_per_second / first:.0%}"
-            lines.append(f"| {axis} | {name} | {cost.tokens_per_second:,.0f} | {share} | {cost.memory / 2**20:,.0f} |")
+            lines.append(
+                f"| {axis} | {name} | {cost.positions:,} | {cost.tokens_per_second:,.0f} | {share} "
+                f"| {cost.memory / 2**20:,.0f} |"
+            )
     return lines
 
 
@@ -142,7 +150,8 @@ def main() -> None:
     if asked.picture:
         draw(found, asked.picture)
     if asked.table:
-        write_table(asked.table, "scaling", lines)
+        says = "Tokens a second (bars) and memory (line) as length, width, depth, vocabulary and corpus grow"
+        write_table(asked.table, "scaling", lines + shown(asked.picture, asked.table, says))
 
 
 if __name__ == "__main__":

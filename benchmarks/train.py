@@ -167,7 +167,7 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
         for name, process in processes.items()
     }
     medians = {name: statistics.median(each) for name, each in rates.items()}
-    lines = []
+    cell, lines = f"{work.size} | {work.length:,} | {positions:,}", []
     for name, process in processes.items():
         facts, each, median = process.facts, rates[name], medians[name]
         ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
@@ -177,11 +177,11 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
             share = f"{flops * median / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
         spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
-            f"| {work.size} | {work.length:,} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
+            f"| {cell} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
             f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
-    return [*lines, *(f"| {work.size} | {work.length:,} | {name} | ended: no memory |  |  |  |" for name in ended)]
+    return [*lines, *(f"| {cell} | {name} | ended: no memory |  |  |  |" for name in ended)]
 
 
 def _has_turn(process: System, number: int) -> bool:
@@ -199,7 +199,7 @@ def prepare(texts: list[Path], out: Path, vocab_size: int) -> None:
     subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*")
     parser.add_argument("--sizes", default="4x256,6x384,12x768")
@@ -213,22 +213,30 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--peak-tflops", type=float, help="of the GPU, dense bf16")
-    parser.add_argument("--table", type=Path, help="page whose table `training` is rewritten")
-    asked = parser.parse_args()
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    parser.add_argument("--table", type=Path, help="page whose table is rewritten")
+    parser.add_argument("--name", help="of that table; by default `training`, on a GPU `training-gpu`")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    on_gpu = asked.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device here; leave --device cuda away")
-    peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if asked.device == "cuda" else None
+    peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if on_gpu else None
+    name = asked.name or ("training-gpu" if on_gpu else "training")
+    gpu = torch.cuda.get_device_name() if on_gpu else None
     lines = [
-        "| size | length | system | tokens a second (slowest to fastest; steps) | ours / this | share of peak "
-        "| memory, MiB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| size | length | positions a step | system | tokens a second (slowest to fastest; steps) | ours / this "
+        "| share of peak | memory, MiB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         prepare(asked.texts, Path(folder) / "data", asked.vocab_size)
         for size in asked.sizes.split(","):
             for length in map(int, asked.lengths.split(",")):
-                usual = GPU_BATCH_TOKENS if asked.device == "cuda" else BATCH_TOKENS.get(size, 4096)
+                usual = GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096)
                 tokens = asked.batch_tokens or usual
                 work = Work(
                     f"{folder}/data", size, length, tokens, asked.layout, asked.optimizer, asked.compiled, asked.device
@@ -237,7 +245,7 @@ def main() -> None:
                 print(*found, sep="\n", flush=True)
                 lines += found
                 if asked.table:
-                    write_table(asked.table, "training", lines)
+                    write_table(asked.table, name, lines, gpu=gpu)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ is some seconds of each, until those of all rounds are full. The steps of the fi
 count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
 step's end to the next one's, loading and masking included; the table shows medians of all steps. Tokens are those of
 the text, without special tokens and padding. All train on rows of the same prepared text, with as many of them a step:
-ours on one after another, which in an epoch's last steps may be fewer, transformers' on the first eight steps of them,
-in random order, again and again.
+ours on one after another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps
+(on a GPU 64) in random order, again and again.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
@@ -26,7 +26,8 @@ what matrix products in bf16 reach on this machine, measured in the same run; on
 reach on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
-do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before.
+do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
+made meanwhile: ours in a thread, transformers' in four processes that its loader keeps.
 
 A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
 The page is rewritten behind every cell.

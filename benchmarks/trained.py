@@ -25,6 +25,17 @@ from unmask.training.hardware import peak_memory
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 WARM_SECONDS = 2.0  # of a turn, that do not count
 WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
+EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU some hundred MB of rows, gone through in seconds
+# On a GPU the next batches are made meanwhile, as ours are; on CPUs there is no core to spare.
+LOADING: dict[str, dict[str, Any]] = {
+    "cpu": {"dataloader_pin_memory": False},
+    "cuda": {
+        "dataloader_pin_memory": True,
+        "dataloader_num_workers": 4,
+        "dataloader_persistent_workers": True,
+        "dataloader_prefetch_factor": 4,  # batches of each worker
+    },
+}
 
 
 class Work(NamedTuple):
@@ -169,8 +180,8 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
         report_to=[],
         disable_tqdm=True,
         use_cpu=work.device == "cpu",
-        dataloader_pin_memory=work.device == "cuda",
         torch_compile=work.compiled == "yes" and system != "bert",
+        **LOADING[work.device],
     )
     (rows, tokens), collator = _rows(work, tokenizer), DataCollatorForLanguageModeling(tokenizer)
 
@@ -243,7 +254,7 @@ def _rows(work: Work, tokenizer: Any) -> tuple[list[dict[str, list[int]]], int]:
     data = open_prepared(Path(work.data))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
     rows: list[dict[str, list[int]]] = []
-    num_tokens, wanted = 0, work.rows * 8
+    num_tokens, wanted = 0, work.rows * EPOCH_STEPS[work.device]
     for batch in stream.batches(Cursor(), wanted):  # fewer than wanted where the text is short
         input_ids_BS = batch.rows.input_ids
         rows += features(input_ids_BS, torch.ones_like(input_ids_BS), tokenizer)

@@ -1,6 +1,7 @@
-"""Training throughput: our step against transformers' Trainer on the same rows, in alternation.
+r"""Training throughput: our step against transformers' Trainer on the same rows, in alternation.
 
-    python benchmarks/train.py TEXT... [--sizes 4x256,6x384,12x768] [--lengths 128,512,1024] [--rounds 2] [--table PAGE]
+    python benchmarks/train.py TEXT... [--sizes 4x256,6x384,12x768] [--lengths 128,512,1024] [--rounds 2] \
+        [--table PAGE] [--name training]
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
@@ -16,8 +17,10 @@ ours on one after another, which in an epoch's last steps may be fewer, transfor
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
     bert-bf16 the same with bf16, special tokens told beforehand, and the faster of transformers' ways to compute
-              attention (each is a process of its own, until it is known which one is slower)
-    bert-best the same without dropout
+              attention (each is a process of its own, until it is known which one is slower; the trial's steps count);
+              for the sake of time at the first length only, unless `--systems` names it: at others bert-best, which
+              is faster, stands for both
+    bert-best the same without dropout, at every length
     modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
 The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
@@ -30,7 +33,8 @@ do to one that has nothing to do, and is shared out over its steps; what is comp
 made meanwhile: ours in a thread, transformers' in four processes that its loader keeps.
 
 A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
-The page is rewritten behind every cell.
+The page is rewritten behind every cell. `make bench` leaves 12x768 out, whose steps take the longest: `make bench-rest`
+has it in a table of its own (`--name`).
 """
 
 from __future__ import annotations
@@ -55,9 +59,10 @@ from turns import Child, ChildEnded
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 SECONDS = 4.0  # of a turn, that count
 LEAST_STEPS = 2  # that count, in turns of their own where steps are longer than these
-TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest
+TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest; they count, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
+FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
 SCRIPT = Path(__file__).with_name("trained.py")
 H200_TFLOPS = 790.0  # dense, bf16
 
@@ -72,48 +77,54 @@ class System(Child):
         self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
-    def begin(self) -> None:
-        """Has it build its model."""
-        self.facts = self.ask("begin")
-
     def go(self) -> None:
         """A turn."""
-        answer = self.ask(SECONDS)
+        self._train(SECONDS)
+
+    def trial(self) -> float:
+        """Seconds of a step, of a few; they count as those of turns do."""
+        return statistics.median(self._train(TRIAL_SECONDS))
+
+    def _train(self, seconds: float) -> list[float]:
+        answer = self.ask(seconds)
         self.seconds += answer["seconds"]
         self.tokens += answer["tokens"]
         self.memory = answer["memory"]
-
-    def trial(self) -> float:
-        """Seconds of a step, of a few that do not count."""
-        return statistics.median(self.ask(TRIAL_SECONDS)["seconds"])
+        return list(answer["seconds"])
 
 
 def start(systems: Mapping[str, tuple[str, Work]]) -> dict[str, System]:
-    """Processes that are ready for their turns. They load their libraries side by side, and build one by one.
-
-    Those that end meanwhile are left out.
-    """
+    """Processes that are ready for their turns. They load and build side by side; those that end are left out."""
     candidates = {
         name: [System(system, way, work) for way in ways(system, work)] for name, (system, work) in systems.items()
     }
-    for process in (each for some in candidates.values() for each in some):
+    every = [process for some in candidates.values() for process in some]
+    for process in every:
         process.read()
-    ready = {}
-    for name, some in candidates.items():
-        try:
-            ready[name] = _fastest(some)
-        except ChildEnded:
-            for process in some:
-                process.close()
-    return ready
+    for process in every:
+        process.tell("begin")
+    for stage in (_built, _fastest):
+        for name, some in list(candidates.items()):
+            try:
+                candidates[name] = stage(some)
+            except ChildEnded:
+                for process in some:
+                    process.close()
+                del candidates[name]
+    return {name: process for name, (process,) in candidates.items()}
 
 
-def _fastest(candidates: list[System]) -> System:
-    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
+def _built(candidates: list[System]) -> list[System]:
+    """The same, when they are ready."""
     for process in candidates:
-        process.begin()
+        process.facts = process.read()
+    return candidates
+
+
+def _fastest(candidates: list[System]) -> list[System]:
+    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
     if len(candidates) == 1:
-        return candidates[0]
+        return candidates
     taken = {process: process.trial() for process in candidates}
     if max(taken.values()) < NEAR * min(taken.values()):
         taken = {process: min(seconds, process.trial()) for process, seconds in taken.items()}
@@ -121,7 +132,7 @@ def _fastest(candidates: list[System]) -> System:
     for process in candidates:
         if process is not best:
             process.close()
-    return best
+    return [best]
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
@@ -186,8 +197,8 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
 
 
 def _has_turn(process: System, number: int) -> bool:
-    """Whether a process has a turn in a round: steps longer than a turn have fewer."""
-    return sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
+    """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
+    return number == 1 or sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
 
 
 def _note(facts: dict[str, Any]) -> str:
@@ -200,12 +211,19 @@ def prepare(texts: list[Path], out: Path, vocab_size: int) -> None:
     subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
 
 
+def systems_at(number: int, asked: str | None) -> list[str]:
+    """The systems of a length, by its place among all."""
+    if asked is not None:
+        return asked.split(",")
+    return [name for name in SYSTEMS if number == 0 or name != FIRST_LENGTH_ONLY]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*")
     parser.add_argument("--sizes", default="4x256,6x384,12x768")
     parser.add_argument("--lengths", default="128,512,1024")
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--systems", help=f"at every length; by default all, {FIRST_LENGTH_ONLY} at the first one only")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--layout", default="modernbert")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
@@ -236,13 +254,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(asked.texts, Path(folder) / "data", asked.vocab_size)
         for size in asked.sizes.split(","):
-            for length in map(int, asked.lengths.split(",")):
+            for number, length in enumerate(map(int, asked.lengths.split(","))):
+                systems = systems_at(number, asked.systems)
                 usual = GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096)
                 tokens = asked.batch_tokens or usual
                 work = Work(
                     f"{folder}/data", size, length, tokens, asked.layout, asked.optimizer, asked.compiled, asked.device
                 )
-                found = measure(work, asked.systems.split(","), asked.rounds, peak)
+                found = measure(work, systems, asked.rounds, peak)
                 print(*found, sep="\n", flush=True)
                 lines += found
                 if asked.table:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -65,6 +70,50 @@ def test_a_gpus_turn_ends_when_it_has_nothing_to_do(script: types.ModuleType, mo
     assert made == 9, "five that do not count, and four of half a second for the host"
     assert watch.taken() == pytest.approx([0.75] * 4), "from 103.5 to 106.5"
     assert watch.tokens == [6, 7, 8, 9]
+
+
+def a_large_step(script: types.ModuleType, data_folder: Path) -> Any:
+    """Work whose steps ask for more rows than an epoch of the small corpus has."""
+    return script.Work(str(data_folder), "1x64", 64, 64 * 2000, "modernbert", "muon", "no", "cpu")
+
+
+def test_ours_tells_the_tokens_of_the_rows_that_there_are(
+    script: types.ModuleType, data_folder: Path, store: TokenStore
+) -> None:
+    found: list[int] = []
+
+    class Watch:
+        def begin(self) -> None: ...
+
+        def tick(self, tokens: int) -> bool:
+            found.append(tokens)
+            return len(found) == 3
+
+    turn, facts = script.ours(a_large_step(script, data_folder))
+    turn(Watch())
+    assert found == [int(store.lengths.sum())] * 3, "every step is an epoch"
+    assert facts.keys() == {"multiplied", "head", "reach"}
+
+
+def test_a_trainer_gets_whole_steps_of_a_short_text(
+    script: types.ModuleType,
+    data_folder: Path,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(script, "EPOCH_STEPS", {"cpu": 2})
+    work = a_large_step(script, data_folder)
+    epoch = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), work.rows)
+    in_an_epoch = len(epoch.rows.input_ids)
+    assert 0 < in_an_epoch < work.rows, "the guard of this test"
+    special = tokenizer.special
+    around = {special.pad, special.cls, special.sep}
+    rows, tokens = script._rows(work, types.SimpleNamespace(all_special_ids=sorted(around)))
+    assert len(rows) == 2 * work.rows
+    assert [row["input_ids"] for row in rows[:in_an_epoch]] == epoch.rows.input_ids.tolist()
+    text = sum(len(row["special_tokens_mask"]) - sum(row["special_tokens_mask"]) for row in rows)
+    assert tokens == pytest.approx(text / 2, rel=0.01)
 
 
 class Way:

@@ -2,6 +2,7 @@
 # make test   install with the test extras and run the tests
 # make check  what CI runs: format, lint, types, tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
+# make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how long until a model is as good as with others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types check bench bench-long release-check clean
+.PHONY: demo test lint types check bench bench-rest bench-long release-check clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,7 +46,16 @@ check: lint types test
 bench: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench TEXT=FILE: name some megabytes of text"; exit 2; }
 	$(BIN)/python benchmarks/masking.py --rounds 3 --seconds 0.2 --table docs/benchmarks.md
-	$(BIN)/python benchmarks/train.py "$(TEXT)" --table docs/benchmarks.md
+	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 4x256,6x384 --table docs/benchmarks.md
+
+bench-rest: $(VENV)/.dev
+	@test -n "$(TEXT)" || { echo "make bench-rest TEXT=FILE: name some megabytes of plain text"; exit 2; }
+	$(BIN)/unmask pretrain "$(TEXT)" --minutes 2 --vocab-size 8192 --out runs/bench --overwrite
+	$(BIN)/python benchmarks/prepare.py "$(TEXT)" --rounds 3 --table docs/benchmarks.md
+	$(BIN)/python benchmarks/inference.py "$(TEXT)" runs/bench/model --table docs/benchmarks.md
+	$(BIN)/python benchmarks/startup.py runs/bench/data --table docs/benchmarks.md
+	$(BIN)/python benchmarks/scaling.py "$(TEXT)" --table docs/benchmarks.md --picture docs/pictures/scaling.svg
+	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/benchmarks.md --name training-large
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }

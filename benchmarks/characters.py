@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from annotated import LENGTH, MASK, Annotated, hide, read_ids
-from tables import write_table
+from tables import shown, write_table
 from torch import Tensor
 from torch.nn import functional
 from turns import Child, own_output
@@ -101,29 +100,15 @@ class Ours:
     """This project, by a recipe."""
 
     def __init__(self, work: Work, clock: Clock) -> None:
-        from unmask.masking.engine import Masker
-        from unmask.model.initialise import initialise
-        from unmask.packing.stream import RowStream
-        from unmask.pretraining.data import open_prepared
-        from unmask.recipe.encoder import new_model
-        from unmask.recipe.recipe import load_recipe
-        from unmask.training.hardware import choose_device, choose_dtype
-        from unmask.training.loop import train
-        from unmask.training.optimizer import Optimizer
-        from unmask.training.state import TrainState
+        from assembly import assemble
 
-        data = open_prepared(Path(work.data))
+        from unmask.pretraining.data import open_prepared
+        from unmask.recipe.recipe import load_recipe
+
         options = {"training.minutes": work.minutes, "training.seed": work.seed}
         recipe = load_recipe(work.recipe, options=options, overrides=work.overrides)
-        training = recipe.training
-        dtype = choose_dtype(training.precision, choose_device())
-        self.model = new_model(recipe, data.tokenizer)
-        initialise(self.model, seed=training.seed, method=recipe.model.initialisation)
-        self.model.encoder.compute_dtype = dtype
-        state = TrainState(self.model, Optimizer(self.model, training, dtype=dtype))
-        stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-        masker = Masker(recipe.masking, data.tokenizer, seed=training.seed, tables=data.tables)
-        self.reports = train(state, stream, masker, training, clock=clock.now)
+        training = assemble(recipe, open_prepared(Path(work.data)), torch.device("cpu"))
+        self.model, self.reports = training.state.model, training.reports(clock.now)
 
     def step(self) -> int:
         self.model.train()
@@ -271,14 +256,6 @@ def draw(curves: dict[str, list[Point]], path: Path) -> None:
     path.write_text(to_svg(figure), encoding="utf-8")
 
 
-def shown(picture: Path | None, page: Path) -> list[str]:
-    """The picture as the page shows it."""
-    if picture is None:
-        return []
-    place = Path(os.path.relpath(picture, page.parent)).as_posix()
-    return ["", f"![Hidden characters guessed over minutes of training, ours and the annotated experiment]({place})"]
-
-
 def prepare(recipe: str, folder: Path) -> None:
     """The characters as ours reads them."""
     from unmask.pretraining.claim import packaged_corpus
@@ -329,7 +306,8 @@ def main() -> None:
     if asked.picture:
         draw(curves, asked.picture)
     if asked.table:
-        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table))
+        says = "Hidden characters guessed over minutes of training, ours and the annotated experiment"
+        write_table(asked.table, "characters", lines + shown(asked.picture, asked.table, says))
 
 
 if __name__ == "__main__":

@@ -63,9 +63,11 @@ def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list
         words = line.split(" ")
         words[rng.randrange(len(words))] = mask
         hidden = " ".join(words)
-        if max(len(ids) for ids in tokenizer([line, hidden])["input_ids"]) <= longest and len(plain) < TEXTS:
+        if max(len(ids) for ids in tokenizer([line, hidden])["input_ids"]) <= longest:
             plain.append(line)
             masked.append(hidden)
+        if len(plain) == TEXTS:
+            break
     return plain, masked
 
 

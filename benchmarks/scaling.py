@@ -3,16 +3,16 @@
     python benchmarks/scaling.py TEXT [--rounds 3] [--table PAGE] [--picture FILE]
 
 One thing is changed at a time, from 4 layers of 256, 8,192 words, rows of 128 and 8,192 positions a step with Muon. The
-systems of an axis are processes of their own that train in turn. Tokens are those of the text, without special
-tokens and padding; memory is the largest that a process had. `documents` compares the text as documents of mixed length
-(a line each, packed and kept apart) with the same text as one document a file, whose rows are full by themselves.
+systems of an axis are processes of their own that train in turn. Tokens are those of the text in the steps that count,
+without special tokens and padding, over the time of these steps; memory is the largest that a process had. `documents`
+compares the text as documents of mixed length (a line each, packed and kept apart) with the same text as one document a
+file, whose rows are full by themselves.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tables import write_table
+from tables import shown, write_table
 from train import start
 from trained import Work
 
@@ -32,6 +32,7 @@ SIZES = (2048, 8192, 32768)  # of vocabularies; a short text has fewer words tha
 class Cost(NamedTuple):
     """What one point of an axis costs."""
 
+    positions: int  # a step, at most
     tokens_per_second: float
     memory: int
 
@@ -53,17 +54,6 @@ def cut(text: Path, share: float, out: Path) -> Path:
 
 def vocab_size(data: str) -> int:
     return int(json.loads((Path(data) / "manifest.json").read_text(encoding="utf-8"))["vocab_size"])
-
-
-def text_share(data: str, length: int) -> float:
-    """Tokens of text for each position of the rows."""
-    from unmask.packing.stream import Cursor, RowStream
-    from unmask.pretraining.data import open_prepared
-
-    opened = open_prepared(Path(data))
-    stream = RowStream(opened.train, opened.tokenizer, length=length, seed=0)
-    batch = stream.batch(Cursor(), 2048, length)
-    return batch.num_tokens / batch.rows.input_ids.numel()
 
 
 def axes(text: Path, folder: Path) -> dict[str, dict[str, Work]]:
@@ -101,20 +91,25 @@ def measure(works: Mapping[str, Work], rounds: int) -> Axis:
             system.go()
     costs = {}
     for name, system in systems.items():
-        work = works[name]
-        text = POSITIONS // work.length * work.length * text_share(work.data, work.length)
-        costs[name] = Cost(text / statistics.median(system.seconds), system.memory)
+        positions = works[name].rows * works[name].length
+        costs[name] = Cost(positions, sum(system.tokens) / sum(system.seconds), system.memory)
         system.close()
     return costs
 
 
 def table(found: Mapping[str, Axis]) -> list[str]:
-    lines = ["| what grows | to | tokens a second | of the first | memory, MiB |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| what grows | to | positions a step | tokens a second | of the first | memory, MiB |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for axis, costs in found.items():
         first = next(iter(costs.values())).tokens_per_second
         for name, cost in costs.items():
             share = f"{cost.tokens_per_second / first:.0%}"
-            lines.append(f"| {axis} | {name} | {cost.tokens_per_second:,.0f} | {share} | {cost.memory / 2**20:,.0f} |")
+            lines.append(
+                f"| {axis} | {name} | {cost.positions:,} | {cost.tokens_per_second:,.0f} | {share} "
+                f"| {cost.memory / 2**20:,.0f} |"
+            )
     return lines
 
 
@@ -155,7 +150,8 @@ def main() -> None:
     if asked.picture:
         draw(found, asked.picture)
     if asked.table:
-        write_table(asked.table, "scaling", lines)
+        says = "Tokens a second (bars) and memory (line) as length, width, depth, vocabulary and corpus grow"
+        write_table(asked.table, "scaling", lines + shown(asked.picture, asked.table, says))
 
 
 if __name__ == "__main__":

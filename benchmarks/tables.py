@@ -13,17 +13,32 @@ from pathlib import Path
 PACKAGES = ("torch", "transformers", "numba")
 
 
-def write_table(page: Path, name: str, lines: list[str]) -> None:
-    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made."""
+def write_table(page: Path, name: str, lines: list[str], *, gpu: str | None = None) -> None:
+    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made.
+
+    Args:
+        page: Explanations stand before the marks or behind them: whatever is between them goes.
+        name: Of the table.
+        lines: The table, and what belongs to it.
+        gpu: Name of the one that computed; None: the processor did.
+    """
     command = " ".join([Path(sys.executable).name, *map(_anywhere, sys.argv)])
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    made = f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, {versions}."
+    machine = processor() if gpu is None else f"{gpu}, {processor()}"
+    made = f"{datetime.date.today()}, {machine}, {os.cpu_count()} cores, {versions}."
     text = "\n".join([f"<!-- {name} -->", "```", command, "```", "", made, "", *lines, f"<!-- end {name} -->"])
     old = page.read_text(encoding="utf-8")
     new, found = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
     if not found:
         sys.exit(f"{page} has no place for {name}: put <!-- {name} --> and <!-- end {name} --> where it belongs")
     page.write_text(new, encoding="utf-8")
+
+
+def shown(picture: Path | None, page: Path, says: str) -> list[str]:
+    """Lines that show a picture on a page; none where none was drawn."""
+    if picture is None:
+        return []
+    return ["", f"![{says}]({Path(os.path.relpath(picture, page.parent)).as_posix()})"]
 
 
 def _anywhere(argument: str) -> str:

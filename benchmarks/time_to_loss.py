@@ -45,6 +45,7 @@ from trained import fast_tokenizer, features
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128
+CPU = torch.device("cpu")  # of all systems
 HELD_OUT_TOKENS = 100_000
 ROUND = 60.0  # seconds of the longest budget's turn; others get their share, so that all end at about the same time
 LEAST_TURN = 15.0  # shorter ones would measure how steps begin after a pause, when the memory is another's
@@ -74,17 +75,11 @@ def marks(minutes: float) -> list[float]:
 
 
 def ours(work: Work, out: TextIO) -> None:
+    from assembly import assemble
+
     from unmask.evaluation.held_out import HeldOutSet
-    from unmask.masking.engine import Masker
-    from unmask.model.initialise import initialise
-    from unmask.packing.stream import RowStream
     from unmask.pretraining.data import open_prepared
-    from unmask.recipe.encoder import new_model
     from unmask.recipe.recipe import load_recipe
-    from unmask.training.hardware import choose_device, choose_dtype
-    from unmask.training.loop import train
-    from unmask.training.optimizer import Optimizer
-    from unmask.training.state import TrainState
 
     data = open_prepared(Path(work.data))
     recipe = load_recipe(
@@ -92,28 +87,18 @@ def ours(work: Work, out: TextIO) -> None:
         options={"training.minutes": work.minutes, "training.seed": work.seed},
         overrides=work.overrides,
     )
-    training = recipe.training
-    dtype = choose_dtype(training.precision, choose_device())
-    stream = RowStream(data.train, data.tokenizer, length=training.sequence_length, seed=training.seed)
-    masker = Masker(recipe.masking, data.tokenizer, seed=training.seed)
     held_out = HeldOutSet(data.validation, data.tokenizer, length=LENGTH, max_tokens=HELD_OUT_TOKENS)
-
-    def begin() -> TrainState:
-        model = new_model(recipe, data.tokenizer)
-        initialise(model, seed=training.seed, method=recipe.model.initialisation)
-        model.encoder.compute_dtype = dtype
-        return TrainState(model, Optimizer(model, training, dtype=dtype))
-
-    next(train(begin(), stream, masker, training))  # has the loops compiled, once on a machine
-    state = begin()
+    next(assemble(recipe, data, CPU).reports())  # has the loops compiled, once on a machine
+    training = assemble(recipe, data, CPU)
+    model = training.state.model
 
     def evaluate() -> tuple[float, float]:
-        found = held_out.evaluate(state.model)
+        found = held_out.evaluate(model)
         return found.loss, found.accuracy
 
     turn = Turn(out, evaluate, marks(work.minutes))
-    turn.begin(parameters=state.model.num_parameters)
-    for _ in train(state, stream, masker, training, clock=turn.now):
+    turn.begin(parameters=model.num_parameters)
+    for _ in training.reports(turn.now):
         turn.step()
     turn.end()
 

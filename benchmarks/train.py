@@ -1,33 +1,40 @@
-"""Training throughput: our step against transformers' Trainer on the same rows, in alternation.
+r"""Training throughput: our step against transformers' Trainer on the same rows, in alternation.
 
-    python benchmarks/train.py TEXT... [--sizes 4x256,6x384,12x768] [--lengths 128,512,1024] [--rounds 2] [--table PAGE]
+    python benchmarks/train.py TEXT... [--sizes 4x256,6x384,12x768] [--lengths 128,512,1024] [--rounds 2] \
+        [--table PAGE] [--name training]
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
 is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
 count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
-step's end to the next one's, loading and masking included; the table shows medians of all steps. All train on the same
-rows of the same prepared text, full of tokens, with as many of them a step.
+step's end to the next one's, loading and masking included; the table shows medians of all steps. Tokens are those of
+the text, without special tokens and padding. All train on rows of the same prepared text, with as many of them a step:
+ours on one after another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps
+(on a GPU 64) in random order, again and again.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
     bert-bf16 the same with bf16, special tokens told beforehand, and the faster of transformers' ways to compute
-              attention (each is a process of its own, until it is known which one is slower)
-    bert-best the same without dropout
+              attention (each is a process of its own, until it is known which one is slower; the trial's steps count);
+              for the sake of time at the first length only, unless `--systems` names it: at others bert-best, which
+              is faster, stands for both
+    bert-best the same without dropout, at every length
     modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
-The share of the peak counts 6 FLOP for each multiplied parameter and token (the head at predicted positions only) and
-12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over what
-matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products reach
-on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
+The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
+and 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over
+what matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products
+reach on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
-do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before.
+do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
+made meanwhile: ours in a thread, transformers' in four processes that its loader keeps.
 
 A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
-The page is rewritten behind every cell.
+The page is rewritten behind every cell. `make bench` leaves 12x768 out, whose steps take the longest: `make bench-rest`
+has it in a table of its own (`--name`).
 """
 
 from __future__ import annotations
@@ -52,9 +59,10 @@ from turns import Child, ChildEnded
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 SECONDS = 4.0  # of a turn, that count
 LEAST_STEPS = 2  # that count, in turns of their own where steps are longer than these
-TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest
+TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest; they count, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
+FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
 SCRIPT = Path(__file__).with_name("trained.py")
 H200_TFLOPS = 790.0  # dense, bf16
 
@@ -65,50 +73,58 @@ class System(Child):
     def __init__(self, system: str, attention: str, work: Work) -> None:
         super().__init__([sys.executable, str(SCRIPT), system, attention, json.dumps(work._asdict())])
         self.facts: dict[str, Any] = {}
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # of the steps that count
+        self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
-
-    def begin(self) -> None:
-        """Has it build its model."""
-        self.facts = self.ask("begin")
 
     def go(self) -> None:
         """A turn."""
-        answer = self.ask(SECONDS)
-        self.seconds += answer["seconds"]
-        self.memory = answer["memory"]
+        self._train(SECONDS)
 
     def trial(self) -> float:
-        """Seconds of a step, of a few that do not count."""
-        return statistics.median(self.ask(TRIAL_SECONDS)["seconds"])
+        """Seconds of a step, of a few; they count as those of turns do."""
+        return statistics.median(self._train(TRIAL_SECONDS))
+
+    def _train(self, seconds: float) -> list[float]:
+        answer = self.ask(seconds)
+        self.seconds += answer["seconds"]
+        self.tokens += answer["tokens"]
+        self.memory = answer["memory"]
+        return list(answer["seconds"])
 
 
 def start(systems: Mapping[str, tuple[str, Work]]) -> dict[str, System]:
-    """Processes that are ready for their turns. They load their libraries side by side, and build one by one.
-
-    Those that end meanwhile are left out.
-    """
+    """Processes that are ready for their turns. They load and build side by side; those that end are left out."""
     candidates = {
         name: [System(system, way, work) for way in ways(system, work)] for name, (system, work) in systems.items()
     }
-    for process in (each for some in candidates.values() for each in some):
+    every = [process for some in candidates.values() for process in some]
+    for process in every:
         process.read()
-    ready = {}
-    for name, some in candidates.items():
-        try:
-            ready[name] = _fastest(some)
-        except ChildEnded:
-            for process in some:
-                process.close()
-    return ready
+    for process in every:
+        process.tell("begin")
+    for stage in (_built, _fastest):
+        for name, some in list(candidates.items()):
+            try:
+                candidates[name] = stage(some)
+            except ChildEnded:
+                for process in some:
+                    process.close()
+                del candidates[name]
+    return {name: process for name, (process,) in candidates.items()}
 
 
-def _fastest(candidates: list[System]) -> System:
-    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
+def _built(candidates: list[System]) -> list[System]:
+    """The same, when they are ready."""
     for process in candidates:
-        process.begin()
+        process.facts = process.read()
+    return candidates
+
+
+def _fastest(candidates: list[System]) -> list[System]:
+    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
     if len(candidates) == 1:
-        return candidates[0]
+        return candidates
     taken = {process: process.trial() for process in candidates}
     if max(taken.values()) < NEAR * min(taken.values()):
         taken = {process: min(seconds, process.trial()) for process, seconds in taken.items()}
@@ -116,7 +132,7 @@ def _fastest(candidates: list[System]) -> System:
     for process in candidates:
         if process is not best:
             process.close()
-    return best
+    return [best]
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
@@ -154,32 +170,35 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
                     process.close()  # its memory is for the others
                 continue
             del processes[name]
-    tokens = work.rows * work.length
+    positions = work.rows * work.length
     if work.device == "cuda":
-        print(f"products alone: {peak_flops(work.hidden, tokens, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
-    peak = peak or peak_flops(work.hidden, tokens, work.device)
-    lines = []
-    facts = processes["ours"].facts if "ours" in processes else {}
-    base = {name: tokens / statistics.median(process.seconds) for name, process in processes.items()}
+        print(f"products alone: {peak_flops(work.hidden, positions, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
+    peak = peak or peak_flops(work.hidden, positions, work.device)
+    rates = {
+        name: sorted(tokens / seconds for tokens, seconds in zip(process.tokens, process.seconds, strict=True))
+        for name, process in processes.items()
+    }
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    cell, lines = f"{work.size} | {work.length:,} | {positions:,}", []
     for name, process in processes.items():
+        facts, each, median = process.facts, rates[name], medians[name]
+        ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
         share = "-"
         if name == "ours":
-            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"])
-            flops += 12 * facts["reach"] * work.hidden
-            share = f"{flops * base[name] / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
-        spread = [tokens / second for second in sorted(process.seconds)]
+            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden
+            share = f"{flops * median / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
+        spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
-            f"| {work.size} | {work.length:,} | {name}{_note(process.facts)} | {base[name]:,.0f} "
-            f"({spread[-1]:,.0f} to {spread[0]:,.0f}; {len(spread)}) | {base.get('ours', 0.0) / base[name]:.2f} "
-            f"| {share} | {process.memory / 2**20:,.0f} |"
+            f"| {cell} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
+            f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
-    return [*lines, *(f"| {work.size} | {work.length:,} | {name} | ended: no memory |  |  |  |" for name in ended)]
+    return [*lines, *(f"| {cell} | {name} | ended: no memory |  |  |  |" for name in ended)]
 
 
 def _has_turn(process: System, number: int) -> bool:
-    """Whether a process has a turn in a round: steps longer than a turn have fewer."""
-    return sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
+    """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
+    return number == 1 or sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
 
 
 def _note(facts: dict[str, Any]) -> str:
@@ -192,12 +211,19 @@ def prepare(texts: list[Path], out: Path, vocab_size: int) -> None:
     subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
 
 
-def main() -> None:
+def systems_at(number: int, asked: str | None) -> list[str]:
+    """The systems of a length, by its place among all."""
+    if asked is not None:
+        return asked.split(",")
+    return [name for name in SYSTEMS if number == 0 or name != FIRST_LENGTH_ONLY]
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*")
     parser.add_argument("--sizes", default="4x256,6x384,12x768")
     parser.add_argument("--lengths", default="128,512,1024")
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--systems", help=f"at every length; by default all, {FIRST_LENGTH_ONLY} at the first one only")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--layout", default="modernbert")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
@@ -206,31 +232,40 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--peak-tflops", type=float, help="of the GPU, dense bf16")
-    parser.add_argument("--table", type=Path, help="page whose table `training` is rewritten")
-    asked = parser.parse_args()
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    parser.add_argument("--table", type=Path, help="page whose table is rewritten")
+    parser.add_argument("--name", help="of that table; by default `training`, on a GPU `training-gpu`")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    on_gpu = asked.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device here; leave --device cuda away")
-    peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if asked.device == "cuda" else None
+    peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if on_gpu else None
+    name = asked.name or ("training-gpu" if on_gpu else "training")
+    gpu = torch.cuda.get_device_name() if on_gpu else None
     lines = [
-        "| size | length | system | tokens a second (slowest to fastest; steps) | ours / this | share of peak "
-        "| memory, MiB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| size | length | positions a step | system | tokens a second (slowest to fastest; steps) | ours / this "
+        "| share of peak | memory, MiB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         prepare(asked.texts, Path(folder) / "data", asked.vocab_size)
         for size in asked.sizes.split(","):
-            for length in map(int, asked.lengths.split(",")):
-                usual = GPU_BATCH_TOKENS if asked.device == "cuda" else BATCH_TOKENS.get(size, 4096)
+            for number, length in enumerate(map(int, asked.lengths.split(","))):
+                systems = systems_at(number, asked.systems)
+                usual = GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096)
                 tokens = asked.batch_tokens or usual
                 work = Work(
                     f"{folder}/data", size, length, tokens, asked.layout, asked.optimizer, asked.compiled, asked.device
                 )
-                found = measure(work, asked.systems.split(","), asked.rounds, peak)
+                found = measure(work, systems, asked.rounds, peak)
                 print(*found, sep="\n", flush=True)
                 lines += found
                 if asked.table:
-                    write_table(asked.table, "training", lines)
+                    write_table(asked.table, name, lines, gpu=gpu)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from turns import own_output
@@ -25,6 +25,17 @@ from unmask.training.hardware import peak_memory
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 WARM_SECONDS = 2.0  # of a turn, that do not count
 WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
+EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU some hundred MB of rows, gone through in seconds
+# On a GPU the next batches are made meanwhile, as ours are; on CPUs there is no core to spare.
+LOADING: dict[str, dict[str, Any]] = {
+    "cpu": {"dataloader_pin_memory": False},
+    "cuda": {
+        "dataloader_pin_memory": True,
+        "dataloader_num_workers": 4,
+        "dataloader_persistent_workers": True,
+        "dataloader_prefetch_factor": 4,  # batches of each worker
+    },
+}
 
 
 class Work(NamedTuple):
@@ -52,20 +63,6 @@ class Work(NamedTuple):
         return max(1, self.batch_tokens // self.length)
 
 
-class Watch(Protocol):
-    """Says when a turn is over, and what its steps took."""
-
-    def begin(self) -> None: ...
-
-    def tick(self) -> bool:
-        """A step has ended. Whether that is enough."""
-        ...
-
-    def taken(self) -> list[float]:
-        """Seconds of the steps that count."""
-        ...
-
-
 class Stopwatch:
     """The steps of one turn.
 
@@ -81,46 +78,45 @@ class Stopwatch:
 
     def begin(self) -> None:
         self._ends: list[float] = []  # of steps, from the last that does not count
+        self.tokens: list[int] = []  # of the steps that count
         self._steps, self._began = 0, time.perf_counter()
 
-    def tick(self) -> bool:
+    def tick(self, tokens: int) -> bool:
+        """A step has ended, which read so many tokens of text. Whether that is enough."""
         self._steps += 1
         if self._ends:
             self._ends.append(time.perf_counter())
+            self.tokens.append(tokens)
         elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= WARM_SECONDS:
             self._settle()
             self._ends.append(time.perf_counter())
-        return len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
+        enough = len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
+        if enough:
+            self._settle()
+            self._over = time.perf_counter()  # what a turn leaves is cleared away later
+        return enough
 
     def taken(self) -> list[float]:
+        """Seconds of the steps that count."""
         if not self._on_gpu:
             return [b - a for a, b in pairwise(self._ends)]
-        self._settle()
-        count = len(self._ends) - 1
-        return [(time.perf_counter() - self._ends[0]) / count] * count
+        count = len(self.tokens)
+        return [(self._over - self._ends[0]) / count] * count
 
     def _settle(self) -> None:
         if self._on_gpu:
             torch.cuda.synchronize()
 
 
-Turn = Callable[[Watch], None]  # trains until it has been long enough
+Turn = Callable[[Stopwatch], None]  # trains until it has been long enough
 
 
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
-    from unmask.masking.engine import Masker
-    from unmask.model.compiling import compile_model
-    from unmask.model.initialise import initialise
-    from unmask.packing.stream import RowStream
-    from unmask.pretraining.data import open_prepared
-    from unmask.recipe.encoder import new_model
-    from unmask.recipe.recipe import Recipe
-    from unmask.training.hardware import choose_dtype, why_not_compiled
-    from unmask.training.loop import train
-    from unmask.training.optimizer import Optimizer
-    from unmask.training.state import TrainState
+    from assembly import assemble
 
-    data = open_prepared(Path(work.data))
+    from unmask.pretraining.data import open_prepared
+    from unmask.recipe.recipe import Recipe
+
     recipe = Recipe.model_validate(
         {
             "model": {
@@ -140,24 +136,14 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
             "masking": {"strategy": "random", "rate": 0.15},
         }
     )
-    device = torch.device(work.device)
-    dtype = choose_dtype("auto", device)
-    model = new_model(recipe, data.tokenizer)
-    initialise(model, seed=0, method=recipe.model.initialisation)
-    model.to(device)
-    model.encoder.compute_dtype = dtype
-    state = TrainState(model, Optimizer(model, recipe.training, dtype=dtype))
-    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
-    if why_not_compiled("auto", device) is None:
-        compile_model(model)
-    loop = train(state, stream, Masker(recipe.masking, data.tokenizer), recipe.training)
+    training = assemble(recipe, open_prepared(Path(work.data)), torch.device(work.device))
+    loop, model = training.reports(), training.state.model
     next(loop)
 
-    def turn(watch: Watch) -> None:
+    def turn(watch: Stopwatch) -> None:
         watch.begin()
-        next(loop)
-        while not watch.tick():
-            next(loop)
+        while not watch.tick(next(loop).tokens):
+            pass
 
     multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
@@ -194,22 +180,22 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
         report_to=[],
         disable_tqdm=True,
         use_cpu=work.device == "cpu",
-        dataloader_pin_memory=work.device == "cuda",
         torch_compile=work.compiled == "yes" and system != "bert",
+        **LOADING[work.device],
     )
-    rows, collator = _rows(work, tokenizer), DataCollatorForLanguageModeling(tokenizer)
+    (rows, tokens), collator = _rows(work, tokenizer), DataCollatorForLanguageModeling(tokenizer)
 
     class Told(TrainerCallback):
-        def __init__(self, watch: Watch) -> None:
+        def __init__(self, watch: Stopwatch) -> None:
             self.watch = watch
 
         def on_train_begin(self, *given: Any, **named: Any) -> None:
             self.watch.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            control.should_training_stop = self.watch.tick()
+            control.should_training_stop = self.watch.tick(tokens)
 
-    def turn(watch: Watch) -> None:
+    def turn(watch: Stopwatch) -> None:
         Trainer(model, options, train_dataset=rows, data_collator=collator, callbacks=[Told(watch)]).train()
 
     return turn
@@ -260,15 +246,22 @@ def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
     )
 
 
-def _rows(work: Work, tokenizer: Any) -> list[dict[str, list[int]]]:
-    """The rows that ours trains on."""
+def _rows(work: Work, tokenizer: Any) -> tuple[list[dict[str, list[int]]], int]:
+    """Rows for whole steps, the first that ours trains on; and the tokens of text in a step, on average."""
     from unmask.packing.stream import Cursor, RowStream
     from unmask.pretraining.data import open_prepared
 
     data = open_prepared(Path(work.data))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
-    rows = stream.batch(Cursor(), work.rows * 8, work.length).rows
-    return features(rows.input_ids, torch.ones_like(rows.input_ids), tokenizer)
+    rows: list[dict[str, list[int]]] = []
+    num_tokens, wanted = 0, work.rows * EPOCH_STEPS[work.device]
+    for batch in stream.batches(Cursor(), wanted):  # fewer than wanted where the text is short
+        input_ids_BS = batch.rows.input_ids
+        rows += features(input_ids_BS, torch.ones_like(input_ids_BS), tokenizer)
+        num_tokens += batch.num_tokens
+        if len(rows) >= wanted:
+            return rows[:wanted], round(num_tokens / len(rows) * work.rows)
+    raise AssertionError("the stream never ends")
 
 
 def features(input_ids_BS: torch.Tensor, attended_BS: torch.Tensor, tokenizer: Any) -> list[dict[str, list[int]]]:
@@ -285,9 +278,9 @@ def features(input_ids_BS: torch.Tensor, attended_BS: torch.Tensor, tokenizer: A
 
 def serve(system: str, attention: str, work: Work) -> None:
     """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
-    another one is a turn of so many seconds, of which it says what its steps took."""
+    another one is a turn of so many seconds, of which it says what its steps took and read."""
     out = own_output()
-    importlib.import_module("unmask.training.loop" if system == "ours" else "transformers.trainer")
+    importlib.import_module("assembly" if system == "ours" else "transformers.trainer")
     print("{}", file=out, flush=True)
     sys.stdin.readline()
     if system == "ours":
@@ -300,7 +293,8 @@ def serve(system: str, attention: str, work: Work) -> None:
         watch = Stopwatch(work.device, float(line))
         turn(watch)
         let_go()
-        answer = {"seconds": watch.taken(), "memory": peak_memory(torch.device(work.device))}
+        memory = peak_memory(torch.device(work.device))
+        answer = {"seconds": watch.taken(), "tokens": watch.tokens, "memory": memory}
         print(json.dumps(answer), file=out, flush=True)
 
 

@@ -107,11 +107,15 @@ class Child:
 
     def ask(self, line: object) -> dict[str, Any]:
         """What it answers to a line."""
+        self.tell(line)
+        return self.read()
+
+    def tell(self, line: object) -> None:
+        """Gives it a line, and does not wait for its answer."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, as reading shows
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
-        return self.read()
 
     def close(self) -> None:
         """Ends it."""

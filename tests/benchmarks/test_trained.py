@@ -1,13 +1,18 @@
-"""Throughput in turns: which steps count."""
+"""Throughput in turns: which steps count, and which processes go on."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.shards import TokenStore
+from unmask.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -24,16 +29,18 @@ def a_turn(
     watch.begin()
     for step in steps:
         now, made = now + step, made + 1
-        if watch.tick():
+        if watch.tick(10 * made):
             break
     return watch.taken(), made
 
 
 def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [0.9, 0.8, 0.7, *(0.5 for _ in range(20))]
-    taken, made = a_turn(script, monkeypatch, script.Stopwatch("cpu", 2.0), steps)
+    watch = script.Stopwatch("cpu", 2.0)
+    taken, made = a_turn(script, monkeypatch, watch, steps)
     assert taken == pytest.approx([0.5] * 4)
     assert made == 7
+    assert watch.tokens == [40, 50, 60, 70], "of the same steps"
 
 
 def test_of_long_steps_the_first_does_not_count_and_one_does(
@@ -44,13 +51,76 @@ def test_of_long_steps_the_first_does_not_count_and_one_does(
         assert a_turn(script, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
 
 
+def test_a_gpus_turn_ends_when_it_has_nothing_to_do(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+
+    def synchronize() -> None:
+        nonlocal now
+        now += 1.0
+
+    monkeypatch.setattr(script.torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(script.time, "perf_counter", lambda: now)
+    watch = script.Stopwatch("cuda", 2.0)
+    watch.begin()
+    made, enough = 0, False
+    while not enough:
+        now, made = now + 0.5, made + 1
+        enough = watch.tick(made)
+    now += 50.0  # what the turn leaves is cleared away
+    assert made == 9, "five that do not count, and four of half a second for the host"
+    assert watch.taken() == pytest.approx([0.75] * 4), "from 103.5 to 106.5"
+    assert watch.tokens == [6, 7, 8, 9]
+
+
+def a_large_step(script: types.ModuleType, data_folder: Path) -> Any:
+    """Work whose steps ask for more rows than an epoch of the small corpus has."""
+    return script.Work(str(data_folder), "1x64", 64, 64 * 2000, "modernbert", "muon", "no", "cpu")
+
+
+def test_ours_tells_the_tokens_of_the_rows_that_there_are(
+    script: types.ModuleType, data_folder: Path, store: TokenStore
+) -> None:
+    found: list[int] = []
+
+    class Watch:
+        def begin(self) -> None: ...
+
+        def tick(self, tokens: int) -> bool:
+            found.append(tokens)
+            return len(found) == 3
+
+    turn, facts = script.ours(a_large_step(script, data_folder))
+    turn(Watch())
+    assert found == [int(store.lengths.sum())] * 3, "every step is an epoch"
+    assert facts.keys() == {"multiplied", "head", "reach"}
+
+
+def test_a_trainer_gets_whole_steps_of_a_short_text(
+    script: types.ModuleType,
+    data_folder: Path,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(script, "EPOCH_STEPS", {"cpu": 2})
+    work = a_large_step(script, data_folder)
+    epoch = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), work.rows)
+    in_an_epoch = len(epoch.rows.input_ids)
+    assert 0 < in_an_epoch < work.rows, "the guard of this test"
+    special = tokenizer.special
+    around = {special.pad, special.cls, special.sep}
+    rows, tokens = script._rows(work, types.SimpleNamespace(all_special_ids=sorted(around)))
+    assert len(rows) == 2 * work.rows
+    assert [row["input_ids"] for row in rows[:in_an_epoch]] == epoch.rows.input_ids.tolist()
+    text = sum(len(row["special_tokens_mask"]) - sum(row["special_tokens_mask"]) for row in rows)
+    assert tokens == pytest.approx(text / 2, rel=0.01)
+
+
 class Way:
     """Stands for a process with one way to compute attention."""
 
     def __init__(self, script: types.ModuleType, *trials: float) -> None:
         self.trials, self.closed, self.ended = list(trials), False, script.ChildEnded
-
-    def begin(self) -> None: ...
 
     def trial(self) -> float:
         if not self.trials:
@@ -64,9 +134,9 @@ class Way:
 def test_the_fastest_way_to_compute_attention_goes_on() -> None:
     train = importlib.import_module("train")
     alone, far, near = [Way(train)], [Way(train, 9.0), Way(train, 2.0)], [Way(train, 1.1, 0.8), Way(train, 1.0, 1.0)]
-    assert train._fastest(alone) is alone[0], "it is not tried"
-    assert train._fastest(far) is far[1]
-    assert train._fastest(near) is near[0], "tried once more, since they are near each other"
+    assert train._fastest(alone) == alone, "it is not tried"
+    assert train._fastest(far) == far[1:]
+    assert train._fastest(near) == near[:1], "tried once more, since they are near each other"
     assert [way.closed for way in (*far, *near)] == [True, False, False, True]
     with pytest.raises(train.ChildEnded):
         train._fastest([Way(train), Way(train, 2.0)])
@@ -80,7 +150,6 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class System(turns.Child):  # type: ignore[misc, name-defined]
         def __init__(self, name: str, way: str, work: object) -> None:
             super().__init__([sys.executable, "-c", serves if name == "ours" else ends])
-            self.begin = lambda: self.ask("begin")
 
     monkeypatch.setattr(train, "System", System)
     monkeypatch.setattr(train, "ways", lambda name, work: ("own",))

@@ -1,6 +1,6 @@
 """Masked batches, and the next one made in a thread while a GPU computes a step.
 
-    host    mask 2 |  launch step 1   | mask 3 |  launch step 2   | ...
+    host     ask 2 |  launch step 1   |  ask 3 |  launch step 2   | ...
     thread         [ pack and mask 2 ]         [ pack and mask 3 ]
     GPU               [       step 1        ][       step 2        ]
 

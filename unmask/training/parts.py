@@ -1,8 +1,8 @@
 """The parts that a step is computed in: some rows each, with their targets, brought to where the model is.
 
 Where the model is on a GPU, rows and masks are on the host: targets are found and counted there, and what the model
-needs is copied from pinned memory while the GPU still works on the step before. So nothing waits, and every shape is
-known before.
+needs, a few MB, is pinned and copied. The copies stand in line behind the step before, as everything that the GPU is
+told; the host does not wait for them, and knows every shape before.
 
 Shape suffixes: B = rows, S = positions, N = targets.
 """

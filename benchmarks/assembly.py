@@ -1,0 +1,54 @@
+"""Our training as benchmarks put it together: a recipe and prepared text, without the folder of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from unmask.masking.engine import Masker
+from unmask.model.compiling import compile_model
+from unmask.model.initialise import initialise
+from unmask.packing.stream import RowStream
+from unmask.pretraining.data import PreparedData
+from unmask.recipe.encoder import new_model
+from unmask.recipe.recipe import Recipe
+from unmask.training.hardware import choose_dtype, why_not_compiled
+from unmask.training.loop import StepReport, train
+from unmask.training.optimizer import Optimizer
+from unmask.training.settings import TrainingSettings
+from unmask.training.state import TrainState
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the loop is given."""
+
+    state: TrainState
+    stream: RowStream
+    masker: Masker
+    settings: TrainingSettings
+
+    def reports(self, clock: Callable[[], float] = time.monotonic) -> Iterator[StepReport]:
+        """Trains, a report a step."""
+        return train(self.state, self.stream, self.masker, self.settings, clock=clock)
+
+
+def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Training:
+    """A training that has not begun."""
+    settings = recipe.training
+    dtype = choose_dtype(settings.precision, device)
+    model = new_model(recipe, data.tokenizer)
+    initialise(model, seed=settings.seed, method=recipe.model.initialisation)
+    model.to(device)
+    model.encoder.compute_dtype = dtype
+    if why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes) is None:
+        compile_model(model)
+    return Training(
+        TrainState(model, Optimizer(model, settings, dtype=dtype)),
+        RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=settings.seed),
+        Masker(recipe.masking, data.tokenizer, seed=settings.seed, tables=data.tables),
+        settings,
+    )

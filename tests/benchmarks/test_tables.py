@@ -1,0 +1,86 @@
+"""Tables of docs/benchmarks.md: what is replaced, and what stays."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.conftest import BENCHMARKS
+
+ROOT = BENCHMARKS.parent
+PAGE = "before\n<!-- speed -->\nold\n<!-- end speed -->\nbetween\n<!-- speed-gpu -->\nkept\n<!-- end speed-gpu -->\n"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    tables = importlib.import_module("tables")
+    monkeypatch.setattr(tables, "processor", lambda: "A processor with AMX")
+    monkeypatch.setattr(tables, "version", lambda package: f"of {package}")
+    monkeypatch.setattr(tables.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(tables.sys, "executable", "/somewhere/bin/python")
+    monkeypatch.setattr(tables.sys, "argv", ["benchmarks/speed.py", "/home/me/novels.txt", "--rounds", "2"])
+    return tables
+
+
+def test_a_table_replaces_what_stands_between_its_marks(script: types.ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE, encoding="utf-8")
+    for lines in (["| first |"], ["| \\1 | backslashes as they are |", "| --- |"]):
+        script.write_table(page, "speed", lines)
+    expected = (
+        r"before\n<!-- speed -->\n```\npython benchmarks/speed\.py novels\.txt --rounds 2\n```\n\n\d{4}-\d\d-\d\d, "
+        r"A processor with AMX, 2 cores, torch of torch, transformers of transformers, numba of numba\.\n\n"
+        r"\| \\1 \| backslashes as they are \|\n\| --- \|\n<!-- end speed -->\nbetween\n<!-- speed-gpu -->\nkept\n"
+        r"<!-- end speed-gpu -->\n"
+    )
+    assert re.fullmatch(expected, page.read_text(encoding="utf-8"))
+
+
+def test_a_gpu_is_named_and_has_a_table_of_its_own(script: types.ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE, encoding="utf-8")
+    script.write_table(page, "speed-gpu", ["| new |"], gpu="A GPU")
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- speed -->\nold\n<!-- end speed -->" in text
+    assert ", A GPU, A processor with AMX, 2 cores, " in text
+    assert "kept" not in text
+
+
+def test_a_page_without_a_place_is_told(script: types.ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- speed -->\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="page.md has no place for speed: put <!-- speed --> and <!-- end speed -->"):
+        script.write_table(page, "speed", ["| new |"])
+    assert page.read_text(encoding="utf-8") == "<!-- speed -->\n"
+
+
+def test_a_picture_is_shown_from_where_the_page_is(script: types.ModuleType) -> None:
+    assert script.shown(None, Path("docs/page.md"), "a curve") == []
+    found = script.shown(Path("docs/pictures/curve.svg"), Path("docs/page.md"), "a curve")
+    assert found == ["", "![a curve](pictures/curve.svg)"]
+
+
+def test_every_table_of_the_page_is_made_by_a_target() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    marks = re.findall(r"<!-- (end )?([\w-]+) -->", text)
+    names = [name for _, name in marks[::2]]
+    assert marks == [mark for name in names for mark in (("", name), ("end ", name))], "none within another"
+    assert len(set(names)) == len(names)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    made = {
+        target: set(re.findall(r"benchmarks/(\w+)\.py .*--table", lines.replace("\\\n", "")))
+        for target, lines in re.findall(r"^(bench[\w-]*): .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    }
+    assert made == {
+        "bench": {"masking", "train"},
+        "bench-rest": {"prepare", "inference", "startup", "scaling", "train"},
+        "bench-long": {"time_to_loss", "characters"},
+    }
+    by_others = {"training-gpu", "scoring"}  # need a GPU and a download
+    by_scripts = {"masking", "training", "prepare", "inference", "startup", "scaling", "time-to-loss", "characters"}
+    assert set(names) == by_scripts | {"training-large"} | by_others
+    assert "--sizes 12x768 --table docs/benchmarks.md --name training-large" in makefile

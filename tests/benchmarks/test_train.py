@@ -1,0 +1,134 @@
+"""Throughput: who has a turn, what counts, and what the table says of it."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def script() -> types.ModuleType:
+    return importlib.import_module("train")
+
+
+def fake(script: types.ModuleType, *turns: list[tuple[int, float]], **facts: Any) -> Any:
+    """A process that answers with the tokens and seconds of the steps of turns, and then ends."""
+    left = list(turns)
+
+    class Fake(script.System):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.facts, self.seconds, self.tokens, self.memory, self.closed = facts, [], [], 0, False
+
+        def ask(self, line: object) -> dict[str, Any]:
+            if not left:
+                raise script.ChildEnded("no memory")
+            tokens, seconds = zip(*left.pop(0), strict=True)
+            return {"seconds": list(seconds), "tokens": list(tokens), "memory": 3 * 2**20}
+
+        def close(self) -> None:
+            self.closed = True
+
+    return Fake()
+
+
+def work(script: types.ModuleType) -> Any:
+    return script.Work("data", "2x64", 8, 34, "modernbert", "muon", "no", "cpu")
+
+
+def test_the_table_of_a_cell(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"multiplied": 10**10, "head": 2 * 10**10, "reach": 10**8}
+    systems = {
+        "ours": fake(script, [(30, 2.0), (20, 2.0)], [(48, 4.0)], [(1000, 1.0)], **facts),
+        "bert": fake(script, [(27, 9.0)], [(27, 9.0)], [(1000, 1.0)], attention="sdpa"),
+        "bert-bf16": fake(script, [(27, 2.0)], attention="eager"),
+    }
+    monkeypatch.setattr(script, "start", lambda works: {name: systems[name] for name in works if name in systems})
+    lines = script.measure(work(script), [*systems, "bert-best"], rounds=2, peak=3.7152e12)
+    # 15, 10 and 12 tokens a second; 6 x (1e10 + 0.15 x 2e10) + 12 x 1e8 x 64 = 15.48e10 FLOP for each
+    assert lines == [
+        "| 2x64 | 8 | 32 | ours | 12 (10 to 15; 3) | 1.00 | 50% of 3.72 TFLOP/s | 3 |",
+        "| 2x64 | 8 | 32 | bert (sdpa) | 3 (3 to 3; 2) | 4.00 | - | 3 |",
+        "| 2x64 | 8 | 32 | bert-bf16 | ended: no memory |  |  |  |",
+        "| 2x64 | 8 | 32 | bert-best | ended: no memory |  |  |  |",
+    ]
+    assert [systems[name].closed for name in ("ours", "bert")] == [True, True]
+
+
+def test_without_ours_nothing_is_compared(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "start", lambda works: {"bert": fake(script, [(32, 4.0)], attention="sdpa")})
+    lines = script.measure(work(script), ["ours", "bert"], rounds=1, peak=1e12)
+    assert lines[0] == "| 2x64 | 8 | 32 | bert (sdpa) | 8 (8 to 8; 1) | - | - | 3 |"
+
+
+def test_what_ends_in_its_first_turn_is_told(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = {"bert": fake(script)}
+    monkeypatch.setattr(script, "start", lambda works: dict(systems))
+    lines = script.measure(work(script), ["bert"], rounds=2, peak=1e12)
+    assert lines == ["| 2x64 | 8 | 32 | bert | ended: no memory |  |  |  |"]
+
+
+def test_longer_steps_have_fewer_turns(script: types.ModuleType) -> None:
+    def turns(*seconds: float) -> list[int]:
+        process = fake(script)
+        process.seconds = list(seconds)
+        return [number for number in range(1, 5) if script._has_turn(process, number)]
+
+    assert turns() == [1, 2, 3, 4]
+    assert turns(2.0, 2.0) == [1, 2, 3, 4], "the first turn is full, and everyone has it"
+    assert turns(3.0, 2.5, 2.5) == [1, 3, 4], "what the trials took is not taken again"
+    assert turns(30.0) == [1, 2, 3, 4], "one step is not enough"
+    assert turns(30.0, 30.0) == [1]
+
+
+def test_a_trial_counts(script: types.ModuleType) -> None:
+    process = fake(script, [(10, 0.5), (10, 0.7), (10, 0.6)], [(20, 4.0)])
+    assert process.trial() == 0.6
+    process.go()
+    assert process.seconds == [0.5, 0.7, 0.6, 4.0]
+    assert process.tokens == [10, 10, 10, 20]
+
+
+def test_processes_build_side_by_side_and_are_tried_behind(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    class Told:
+        def __init__(self, system: str, way: str, work: object) -> None:
+            self.name, self.answers = f"{system} {way}", iter(({}, {"attention": way}))
+
+        def tell(self, line: str) -> None:
+            log.append(f"{line} {self.name}")
+
+        def read(self) -> dict[str, str]:
+            return next(self.answers)
+
+        def trial(self) -> float:
+            log.append(f"try {self.name}")
+            return 1.0 if self.name.endswith("eager") else 2.0
+
+        def close(self) -> None:
+            log.append(f"close {self.name}")
+
+    monkeypatch.setattr(script, "System", Told)
+    names = ("ours", "bert-best", "modernbert-bf16")
+    ready = script.start({name: (name, work(script)) for name in names})
+    begun = ["ours own", "bert-best sdpa", "bert-best eager", "modernbert-bf16 sdpa", "modernbert-bf16 eager"]
+    assert log[:5] == [f"begin {name}" for name in begun]
+    tried = [f"{what} {name} {way}" for name in names[1:] for what, way in (("try", "sdpa"), ("try", "eager"))]
+    assert [line for line in log if line.startswith("try")] == tried
+    assert log[-1] == "close modernbert-bf16 sdpa"
+    assert {name: process.facts for name, process in ready.items()} == {
+        "ours": {"attention": "own"},
+        "bert-best": {"attention": "eager"},
+        "modernbert-bf16": {"attention": "eager"},
+    }
+
+
+def test_what_is_measured_at_each_length(script: types.ModuleType) -> None:
+    assert script.systems_at(0, None) == ["ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16"]
+    assert script.systems_at(1, None) == ["ours", "bert", "bert-best", "modernbert-bf16"]
+    assert script.systems_at(1, "ours,bert-bf16") == ["ours", "bert-bf16"]

@@ -31,8 +31,9 @@ demo: $(VENV)/.base
 	$(BIN)/unmask pretrain --minutes 2 --out runs/demo --overwrite
 	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
 
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -7,6 +7,8 @@ from typing import Any
 
 from unmask.report.plots import new_figure, to_svg
 
+_LONGEST = 40  # letters of a label: more leave no room for the figures
+
 
 def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
     """An `<svg>` element.
@@ -21,8 +23,14 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
         if estimate["interval"] is not None:
             axes.plot(estimate["interval"], [place, place], color="#1f5fa8", lw=2)
         axes.plot([estimate["mean"]], [place], "D", color="#1f5fa8", ms=6)
-    axes.set_yticks(range(len(recipes)), list(recipes))
+    axes.set_yticks(range(len(recipes)), [_ending(name) for name in recipes])
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
     axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
     return to_svg(figure)
+
+
+def _ending(name: str) -> str:
+    """A name that fits beside the figures; of a file's path the end tells most. Dollars are no formulas."""
+    shown = name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+    return shown.replace("$", r"\$")

@@ -129,7 +129,7 @@ def draw(found: Mapping[str, Axis], path: Path) -> None:
         place.spines[["top"]].set_visible(False)
         memory = place.twinx()
         memory.plot(names, [cost.memory / 2**30 for cost in costs.values()], color=HELD, marker="o", ms=4)
-        memory.set_ylim(bottom=0)
+        memory.set_ylim(0, 1.1 * max(cost.memory for cost in costs.values()) / 2**30)
         memory.set_ylabel("memory, GiB", fontsize=8, color=HELD)
         memory.tick_params(labelsize=8, colors=HELD)
         memory.spines[["top"]].set_visible(False)

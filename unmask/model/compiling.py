@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo import maybe_mark_dynamic
 
 from unmask.model.attention import Plan
-from unmask.model.block import run_block
+from unmask.model.block import Seeds, run_block
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import losses_of_part
 
@@ -37,11 +37,10 @@ def compile_model(model: MaskedLM, *, backend: str = "inductor") -> None:
     block = torch.compile(run_block, dynamic=False, backend=backend)
     losses = torch.compile(losses_of_part, dynamic=False, backend=backend)
 
-    def any_sequences(*given: Any) -> Any:
-        for plan in given:
-            if isinstance(plan, Plan) and plan.sequences is not None:
-                maybe_mark_dynamic(plan.sequences.cu_seqlens, 0)
-        return block(*given)
+    def any_sequences(layer: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: Plan, seeds: Seeds) -> Any:
+        if plan.sequences is not None:
+            maybe_mark_dynamic(plan.sequences.cu_seqlens, 0)
+        return block(layer, x_BSD, added_BSD, plan, seeds)
 
     def any_rows(bias_V: Tensor, *of_rows: Tensor) -> None:
         for each in of_rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 from unmask.compiled import is_compiled
@@ -119,7 +118,7 @@ class Sitting:
             f"vocabulary {ledger.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {self.device.type}"
         )
-        for note in self._on_compiling():
+        if (note := self._on_compiling()) is not None:
             self.reporter.note(note)
         self._resume()
         self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
@@ -138,15 +137,13 @@ class Sitting:
         self.board.close()
         return summary
 
-    def _on_compiling(self) -> Iterator[str]:
-        """What the first steps wait for."""
+    def _on_compiling(self) -> str | None:
+        """What the first steps wait for; None: nothing."""
         if self.device.type == "cpu":
-            if not is_compiled(losses):
-                yield "loops are compiled for this machine, once: some 20 seconds more"
-        elif self._uncompiled is None:
-            yield "blocks are compiled in the first steps, which takes up to a minute"
-        else:
-            yield f"blocks are not compiled: {self._uncompiled}"
+            return None if is_compiled(losses) else "loops are compiled for this machine, once: some 20 seconds more"
+        if self._uncompiled is None:
+            return "blocks are compiled in the first steps, which takes up to a minute"
+        return f"blocks are not compiled: {self._uncompiled}"
 
     def _resume(self) -> None:
         checkpoints = list_checkpoints(self.folder.checkpoints)

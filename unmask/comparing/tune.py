@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from unmask.comparing.folder import claim, common_data, locked
 from unmask.comparing.inputs import check_pairs_fit, read_inputs
 from unmask.comparing.search import (
@@ -58,7 +60,7 @@ class TunePlan:
         protocol: Budget and measures of each trial; the first of its rates is what the search goes by.
         search: `KEY=LOW..HIGH` or `KEY=A,B,...`; empty: see `usual_dimensions`.
         trials: How many, those of other processes included.
-        seed: Of all trials' runs.
+        seed: Of all trials' runs, and of the search: a process that searches alone asks for the same numbers again.
     """
 
     recipe: str
@@ -120,6 +122,7 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
         study.enqueue_trial(within, skip_if_exists=True)
 
     def objective(trial: optuna.Trial) -> float:
+        study.sampler = _sampler(plan.seed, trial.number)
         values = {dimension.key: _suggest(trial, dimension) for dimension in dimensions}
         said = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
         reporter.note(f"trial {trial.number}: {', '.join(said)}")
@@ -207,6 +210,13 @@ def _study(root: Path) -> optuna.Study:
             heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
         )
         return optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
+
+
+def _sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
+    """One for each trial, by its number: the same in a search that goes on, another in each process that shares it."""
+    import optuna
+
+    return optuna.samplers.TPESampler(seed=int(np.random.SeedSequence((seed, number)).generate_state(1)[0]))
 
 
 def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:

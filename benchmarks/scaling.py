@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tables import shown, write_table
+from timed import Work
 from train import start
-from trained import Work
 
 POSITIONS = 8192  # a step
 SHARES = (0.01, 0.1, 1.0)  # of the text

@@ -39,9 +39,9 @@ from typing import Any, NamedTuple, TextIO
 
 import loss_curves
 import torch
+from peers import fast_tokenizer, features
 from tables import processor, write_table
 from train import prepare
-from trained import fast_tokenizer, features
 from turns import Ended, System, Turn, alternate, own_output
 
 LENGTH = 128

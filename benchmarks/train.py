@@ -53,7 +53,8 @@ from typing import Any
 
 import torch
 from tables import write_table
-from trained import SYSTEMS, Work, ways
+from timed import Work
+from trained import SYSTEMS, ways
 from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size

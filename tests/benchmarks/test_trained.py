@@ -20,12 +20,22 @@ def script() -> types.ModuleType:
     return importlib.import_module("trained")
 
 
+@pytest.fixture
+def timed() -> types.ModuleType:
+    return importlib.import_module("timed")
+
+
+@pytest.fixture
+def peers() -> types.ModuleType:
+    return importlib.import_module("peers")
+
+
 def a_turn(
-    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]
+    timed: types.ModuleType, monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]
 ) -> tuple[list[float], int]:
     """What a turn takes of steps that last so long, and how many it makes."""
     now, made = 100.0, 0  # seconds, steps
-    monkeypatch.setattr(script.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: now)
     watch.begin()
     for step in steps:
         now, made = now + step, made + 1
@@ -34,33 +44,33 @@ def a_turn(
     return watch.taken(), made
 
 
-def test_the_first_seconds_do_not_count(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_seconds_do_not_count(timed: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [0.9, 0.8, 0.7, *(0.5 for _ in range(20))]
-    watch = script.Stopwatch("cpu", 2.0)
-    taken, made = a_turn(script, monkeypatch, watch, steps)
+    watch = timed.Stopwatch("cpu", 2.0)
+    taken, made = a_turn(timed, monkeypatch, watch, steps)
     assert taken == pytest.approx([0.5] * 4)
     assert made == 7
     assert watch.tokens == [40, 50, 60, 70], "of the same steps"
 
 
 def test_of_long_steps_the_first_does_not_count_and_one_does(
-    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    timed: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds in (4.0, 0.0):
-        watch = script.Stopwatch("cpu", seconds)
-        assert a_turn(script, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
+        watch = timed.Stopwatch("cpu", seconds)
+        assert a_turn(timed, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
 
 
-def test_a_gpus_turn_ends_when_it_has_nothing_to_do(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpus_turn_ends_when_it_has_nothing_to_do(timed: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
 
     def synchronize() -> None:
         nonlocal now
         now += 1.0
 
-    monkeypatch.setattr(script.torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(script.time, "perf_counter", lambda: now)
-    watch = script.Stopwatch("cuda", 2.0)
+    monkeypatch.setattr(timed.torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: now)
+    watch = timed.Stopwatch("cuda", 2.0)
     watch.begin()
     made, enough = 0, False
     while not enough:
@@ -96,20 +106,20 @@ def test_ours_tells_the_tokens_of_the_rows_that_there_are(
 
 
 def test_a_trainer_gets_whole_steps_of_a_short_text(
-    script: types.ModuleType,
+    peers: types.ModuleType,
     data_folder: Path,
     store: TokenStore,
     tokenizer: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(script, "EPOCH_STEPS", {"cpu": 2})
-    work = a_large_step(script, data_folder)
+    monkeypatch.setattr(peers, "EPOCH_STEPS", {"cpu": 2})
+    work = a_large_step(peers, data_folder)
     epoch = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), work.rows)
     in_an_epoch = len(epoch.rows.input_ids)
     assert 0 < in_an_epoch < work.rows, "the guard of this test"
     special = tokenizer.special
     around = {special.pad, special.cls, special.sep}
-    rows, tokens = script._rows(work, types.SimpleNamespace(all_special_ids=sorted(around)))
+    rows, tokens = peers._rows(work, types.SimpleNamespace(all_special_ids=sorted(around)))
     assert len(rows) == 2 * work.rows
     assert [row["input_ids"] for row in rows[:in_an_epoch]] == epoch.rows.input_ids.tolist()
     text = sum(len(row["special_tokens_mask"]) - sum(row["special_tokens_mask"]) for row in rows)

@@ -33,7 +33,7 @@ demo: $(VENV)/.base
 
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

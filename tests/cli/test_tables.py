@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from tests.command_line import Main
 from unmask.cli.compare import _best_trials, _by_pair, _by_recipe
 from unmask.cli.evaluate import _breakdown
 from unmask.cli.fill import _table
@@ -77,8 +77,8 @@ def test_metrics_of_fine_tuning(text: str, tmp_path: Path, capsys: pytest.Captur
     assert text in capsys.readouterr().err
 
 
-def test_candidates_that_look_like_markup(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_candidates_that_look_like_markup(
+    main: Main,
     make_model: Callable[..., MaskedLM],
     tmp_path: Path,
 ) -> None:
@@ -92,7 +92,7 @@ def test_candidates_that_look_like_markup(  # type: ignore[no-untyped-def]
     assert "[/b]" in err
 
 
-def test_phenomena_that_look_like_markup(main, run: unmask.Run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_phenomena_that_look_like_markup(main: Main, run: unmask.Run, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     pair = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees."}
     file.write_text("".join(json.dumps(pair | {"linguistics_term": text}) + "\n" for text in ODD))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.cli.test_cli import call, main  # noqa: F401  (a fixture)
+from tests.command_line import Main, call
 
 pytest.importorskip("transformers")
 
 
-def test_verify(main, run: unmask.Run, copy: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_verify(main: Main, run: unmask.Run, copy: Path) -> None:
     code, out, err = main("verify", run.folder / "model", "--json")
     assert code == 0
     result = json.loads(out)
@@ -64,8 +64,8 @@ def test_export_then_verify(run: unmask.Run, tmp_path: Path) -> None:
         (("export", "nowhere", "--out", "x", "--format", "tf"), "unmask: unknown format 'tf'; known is 'onnx'"),
     ],
 )
-def test_mistakes(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_mistakes(
+    main: Main,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],

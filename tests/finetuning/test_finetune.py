@@ -59,6 +59,7 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
         unmask.load(encoder).predict(["x"])
 
 
+@pytest.mark.slow
 def test_what_a_text_is_told_from(encoder: Path, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 64, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
     given = {"task": "classify", "train": train, "validation": dev}

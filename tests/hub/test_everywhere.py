@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from tests.command_line import Main
 from tests.conftest import make_text
 from tests.finetuning.helpers import FAST, write_classes
 from tests.hub.helpers import COMMIT, OTHER, put_in_cache
@@ -40,7 +40,7 @@ def text(cache: Path) -> Path:
     return Path("text.txt")
 
 
-def test_using_and_measuring(main, folder: Path, text: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
     def same(*arguments: object) -> None:
         """By its name and by its folder."""
         by_name, by_folder = (
@@ -60,7 +60,7 @@ def test_using_and_measuring(main, folder: Path, text: Path) -> None:  # type: i
     assert open_subject(NAME).folder == folder, "of what is exported and verified"
 
 
-def test_fine_tuning_and_predicting(main, cache: Path, folder: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_fine_tuning_and_predicting(main: Main, cache: Path, folder: Path) -> None:
     train, dev = write_classes(Path("train.jsonl"), 60, 0), write_classes(Path("dev.jsonl"), 20, 1)
     sets = [word for setting in (*FAST, "finetune.epochs=1") for word in ("--set", setting)]
     given = ("--task", "classify", "--train", train, "--validation", dev, "--out", "tuned")
@@ -81,7 +81,7 @@ def test_functions(folder: Path, tokenizer: Tokenizer) -> None:
     assert unmask.MaskingCollator(NAME).masker.tokenizer.fingerprint == tokenizer.fingerprint
 
 
-def test_a_tokenizer_is_noted_with_its_commit(main, folder: Path, text: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Path) -> None:
     lasting = f"{NAME}@{COMMIT}"
     code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
     assert code == 0, err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401  (a fixture)
+from tests.command_line import Main
 from tests.inference.test_fine_tuned import MakeModel, tuned
 from unmask.errors import CorpusError, SettingsError
 from unmask.finetuning.reading import read_labelled
@@ -58,8 +58,8 @@ def test_predictions(
     assert str(caught.value) == f"input 2 {SAID}"
 
 
-def test_from_the_command_line(  # type: ignore[no-untyped-def]
-    main,  # noqa: F811
+def test_from_the_command_line(
+    main: Main,
     run: unmask.Run,
     make_model: MakeModel,
     tokenizer: Tokenizer,

@@ -313,6 +313,7 @@ def test_resuming_from_any_cursor_gives_what_would_have_come(
             assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_length_changes_within_a_window_and_nothing_is_lost(
     store: TokenStore, tokenizer: Tokenizer, kind: PairKind

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.cli.test_cli import call
+from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.errors import RunError
 from unmask.pretraining import dry_run
@@ -57,9 +57,9 @@ def test_a_large_corpus_is_read_for_some_seconds_only(
     assert found.bytes < 3 * corpus_file.stat().st_size
 
 
-def test_on_the_command_line(corpus_file: Path, tmp_path: Path) -> None:
+def test_on_the_command_line(corpus_file: Path, tmp_path: Path, main: Main) -> None:
     overrides = [part for setting in SMALL for part in ("--set", setting)]
-    out, err = call(
+    _, out, err = main(
         "pretrain",
         str(corpus_file),
         "--out",
@@ -76,8 +76,8 @@ def test_on_the_command_line(corpus_file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_of_a_preparation(corpus_file: Path, tmp_path: Path) -> None:
-    out, err = call("prepare", str(corpus_file), "--out", str(tmp_path / "data"), "--dry-run", "--json")
+def test_of_a_preparation(corpus_file: Path, tmp_path: Path, main: Main) -> None:
+    _, out, err = main("prepare", str(corpus_file), "--out", str(tmp_path / "data"), "--dry-run", "--json")
     found = json.loads(out)
     assert found["complete"]
     assert found["bytes"] > 10_000

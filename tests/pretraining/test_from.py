@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.cli.test_cli import call
+from tests.command_line import Main
 from tests.conftest import make_text
 from tests.pretraining.checkpoints import SHORT, further, headless, released
 from unmask.errors import CorpusError, DataError, ModelError, RunError
@@ -309,13 +309,14 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
         forecast_run(["-"], Request(from_=run.folder, extend_vocab=5).load())
 
 
-def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path, main: Main) -> None:
     options = ("--from", run.folder, "--extend-vocab", 3, "--old-data", new_file, "--set", "training.batch_tokens=512")
-    out, err = call("pretrain", new_file, "--out", tmp_path / "dry", *options, "--dry-run", "--steps", 2, "--json")
+    _, out, err = main("pretrain", new_file, "--out", tmp_path / "dry", *options, "--dry-run", "--steps", 2, "--json")
     assert json.loads(out)["start"][0].startswith("beginning with the model in ")
     assert "3 new words, such as " in err
     assert not (tmp_path / "dry").exists()
-    out, err = call("pretrain", new_file, "--out", tmp_path / "run", *options, "--steps", 2, "--json")
+    _, out, err = main("pretrain", new_file, "--out", tmp_path / "run", *options, "--steps", 2, "--json")
     assert json.loads(out)["domains"].keys() == {"new", "old"}
     for line in (
         "beginning with the model in",
@@ -325,8 +326,8 @@ def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path) ->
         "before, ",
     ):
         assert line in err, line
-    _, err = call("pretrain", new_file, "--out", tmp_path / "x", *options, "--recipe", "tiny", code=2)
-    assert err.count("\n") == 1
+    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", *options, "--recipe", "tiny")
+    assert (code, err.count("\n")) == (2, 1)
     assert "the architecture is the checkpoint's" in err
-    _, err = call("pretrain", new_file, "--out", tmp_path / "x", "--extend-vocab", 3, code=2)
-    assert "name it with --from" in err
+    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", "--extend-vocab", 3)
+    assert (code, "name it with --from" in err) == (2, True)

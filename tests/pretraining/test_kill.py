@@ -44,6 +44,7 @@ def lines_of(out: Path) -> list[tuple[str, int]]:
     return [(m["kind"], m["step"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
 
 
+@pytest.mark.slow
 def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: Path) -> None:
     """From raw text: three kills while starting and preparing, seven in training; then the run is finished."""
     more = ("--steps", "400", "--vocab-size", "200", "--set", "evaluation.times=9")

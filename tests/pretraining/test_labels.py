@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.cli.test_cli import main  # noqa: F401
+from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import CorpusError, DataError, SettingsError
@@ -103,7 +103,9 @@ def test_a_run_goes_on_exactly(table: Path, tmp_path: Path, monkeypatch: pytest.
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_prepared_data_is_learned_from(table: Path, tmp_path: Path, main, caplog: pytest.LogCaptureFixture) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_prepared_data_is_learned_from(
+    table: Path, tmp_path: Path, main: Main, caplog: pytest.LogCaptureFixture
+) -> None:
     """Prepared once by the command line; a run without the objective says that the classes are not learned."""
     data = tmp_path / "data"
     code, out, err = main("prepare", table, "--out", data, "--vocab-size", 200, "--set", "corpus.label=mood", "--json")

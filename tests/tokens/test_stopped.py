@@ -288,6 +288,7 @@ def test_files_of_somebody_else_are_not_touched(corpus_file: Path, tmp_path: Pat
         prepare([corpus_file], tmp_path / name, corpus=CorpusSettings(), tokenizer=SMALL)
 
 
+@pytest.mark.slow
 def test_the_command_is_killed_and_run_again(text_file: Path, tmp_path: Path) -> None:
     """The whole command line, on a text of many shards of their usual size."""
     source = tmp_path / "text.txt"

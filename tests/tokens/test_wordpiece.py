@@ -29,6 +29,7 @@ def test_only_the_special_tokens_are_special() -> None:
     assert not tokenizer.ordinary[:5].any()
 
 
+@pytest.mark.slow
 def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
     """The library alone numbers letters in the order of a hash map, which changes from process to process."""
     code = (

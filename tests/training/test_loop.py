@@ -107,6 +107,7 @@ def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, maske
     assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
 def test_one_batch_is_overfitted_in_every_layout(

@@ -168,6 +168,7 @@ def test_parts_give_the_gradient_of_the_whole(
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_one_batch_is_overfitted(make_model: MakeModel, tokenizer: Tokenizer, optimizer: str) -> None:
     """All heads to almost no loss at once."""

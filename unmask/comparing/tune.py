@@ -60,7 +60,8 @@ class TunePlan:
         protocol: Budget and measures of each trial; the first of its rates is what the search goes by.
         search: `KEY=LOW..HIGH` or `KEY=A,B,...`; empty: see `usual_dimensions`.
         trials: How many, those of other processes included.
-        seed: Of all trials' runs, and of the search: a process that searches alone asks for the same numbers again.
+        seed: Of all trials' runs and of the search; one process alone, with a budget of steps, asks for the same
+            numbers again.
     """
 
     recipe: str

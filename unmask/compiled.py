@@ -71,8 +71,15 @@ def is_compiled(function: Callable[..., Any]) -> bool:
 
 
 def use_threads_of_torch() -> None:
-    """Lets parallel loops use as many cores as tensor operations do."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    """Lets parallel loops use as many cores as tensor operations do, and not the other way round.
+
+    When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
+    of all cores, which is torch's number as well: whoever asked for one thread would have as many as there are cores.
+    """
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:

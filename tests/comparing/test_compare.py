@@ -150,6 +150,7 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
             "metrics of this task are accuracy",
         ),
         (data_folder, {"task": task(), "settings": (*TINY, "finetune.epoch=1")}, "unknown key 'epoch'"),
+        (data_folder, {"rates": (0.15, 1.5)}, "a rate lies between 0 and 1, not 1.5"),
     ]
     for data, changes, message in cases:
         with pytest.raises(UnmaskError, match=message):
@@ -237,9 +238,10 @@ def test_plans_that_cannot_be() -> None:
             plan(here, **changes)
 
 
-def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path) -> None:
+def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "moods.tsv"
-    file.write_text(MOODS)
+    file.write_text(MOODS + "The cat sees" + " the dog" * 80 + ".\tup\n")
+    caplog.set_level("INFO", "unmask")
     task = TaskFiles(kind="classify", train=str(file), validation=str(file))
     settings = (*TINY, "finetune.epochs=1", "finetune.metric=macro_f1")
     asked = plan(data_folder, seeds=1, task=task, settings=settings)
@@ -250,6 +252,8 @@ def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path) ->
         summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
         assert found["mean"] == pytest.approx(1.0 - summary["metrics"]["macro_f1"])
         assert summary["seeds"][0]["seed"] == 0
+    cut = [line for line in caplog.messages if "longer than" in line]
+    assert len(cut) == 2 * len(errors), "texts that are cut off are named, of both files and for each model"
 
 
 def test_what_a_task_takes() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.cli.audit_table import show_audits
-from unmask.cli.progress import ConsoleReporter, console
-from unmask.cli.token_bar import TokenBar
+from unmask.cli.progress import ConsoleBar, ConsoleReporter, console
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.audit import Audit, audit
 from unmask.evaluation.audit_pairs import PairAudit
@@ -55,7 +54,7 @@ def run_audit(
         if not every_strategy:
             check_annotations(recipe, data.manifest)
         audits, left_out, followers = {}, {}, []
-        with TokenBar("masking") as bar:
+        with ConsoleBar("masking") as bar:
             for name, masking in _strategies(recipe.masking, every_strategy=every_strategy):
                 try:
                     audits[name] = _audit_one(

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli.options import rates_of
-from unmask.cli.progress import console
-from unmask.cli.token_bar import TokenBar
+from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
 
@@ -33,7 +32,7 @@ def run_evaluate(
     out = console()
     loaded = load_scorable(model)
     out.print("reading the text, then hiding and predicting", style="dim")
-    with TokenBar("reading the text") as bar:
+    with ConsoleBar("reading the text") as bar:
         result = evaluate(
             loaded,
             data,

@@ -13,7 +13,7 @@ from unmask.cli.dry_run import memory_line, show_lines
 from unmask.cli.progress import ConsoleBar, console, duration
 from unmask.finetuning.finetune import finetune, forecast_finetune
 from unmask.finetuning.fitting import Evaluated
-from unmask.finetuning.reporter import in_words
+from unmask.finetuning.reporter import line_of
 from unmask.pretraining.arrivals import Arrivals
 from unmask.pretraining.interrupt import Interruption
 from unmask.training.loop import StepReport
@@ -84,7 +84,7 @@ class _Console(ConsoleBar):
 
     def evaluation(self, evaluated: Evaluated) -> None:
         """Prints a line."""
-        self.note(f"  epoch {evaluated.epoch:>4.1f}: loss {evaluated.loss:.3f}, {in_words(evaluated.metrics)}")
+        self.note(f"  {line_of(evaluated)}")
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.progress import console
-from unmask.cli.token_bar import TokenBar
+from unmask.cli.progress import ConsoleBar, console
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.finetuning.reading import read_labelled
@@ -58,7 +57,7 @@ def run_predict(
     kind = "pairs" if loaded.info.paired else loaded.info.kind
     usual = Columns(**loaded.info.columns)
     data = read_labelled(file, kind, columns, with_labels=False, usual=usual)
-    with TokenBar("reading") as bar:
+    with ConsoleBar("reading") as bar:
         found = loaded.predict_records(data.records, notify=partial(bar.notify, "predicting"))
     log = console()
     if data.columns is not None:

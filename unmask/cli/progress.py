@@ -40,7 +40,12 @@ def duration(seconds: float) -> str:
 class ConsoleBar:
     """A bar on stderr, or nothing where that is no terminal; what reporters of all commands draw with."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str | None = None) -> None:
+        """Begins.
+
+        Args:
+            first: What is done before there is anything to count; None waits for what is told.
+        """
         self.console = console()
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -54,6 +59,8 @@ class ConsoleBar:
         self._task: TaskID | None = None
         self._what = ""
         self._begin = self._last_line = time.monotonic()
+        if first is not None:
+            self.begin_task(first)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -93,18 +100,37 @@ class ConsoleBar:
             percent = f" {share:.0%}" if share is not None else ""
             self.note(f"{self._what}{percent}: {facts}")
 
+    def notify(self, what: str, done: int, total: int) -> None:
+        """Shows how far work that goes through tokens has come: how many of how many, how fast, and the time left.
+
+        Args:
+            what: Is done now.
+            done: Tokens of it.
+            total: Tokens of all of it, about.
+        """
+        self.begin_task(what)
+        rate = done / max(time.monotonic() - self._begin, 1e-3)
+        facts = f"{done:,} of {total:,} tokens, {rate:,.0f} tokens/s"
+        if 0 < done < total:
+            facts += f", {duration((total - done) / rate)} left"
+        self.show(min(done / max(total, 1), 1.0), facts)
+
 
 class ConsoleReporter(ConsoleBar):
-    """Draws the progress of a run on stderr."""
+    """Draws the progress of a run on stderr, or of several in turn."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        """A new bar, whose loss, speed and time left are of this run alone."""
         self._loss: float | None = None
         self._arrivals = Arrivals()
         self._tokens = 0
         self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
-        self._last: StepReport | None = None
         self._begin_progress = 0.0
+        self._what = ""
 
     def stage(self, what: str, done: int, total: int | None) -> None:
         """Bytes of text so far, and how fast."""
@@ -119,7 +145,6 @@ class ConsoleReporter(ConsoleBar):
         """Loss, smoothed; the speed of the last seconds; and the time left."""
         first = self._what != "training"
         self.begin_task("training")
-        self._last = report
         if first:
             self._begin_progress = report.progress  # of a run that goes on, or behind the first step
         for arrived in self._arrivals.add(report):

@@ -8,8 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from unmask.cli.progress import console
-from unmask.cli.token_bar import TokenBar
+from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.scorable import load_scorable
 from unmask.inference.score import score
 
@@ -22,7 +21,7 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
     """
     loaded = load_scorable(model)
     console().print("scoring both sentences of every pair, each token hidden in turn", style="dim")
-    with TokenBar("reading the pairs") as bar:
+    with ConsoleBar("reading the pairs") as bar:
         result = score(loaded, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm, notify=bar.notify)
     table = Table(box=None, pad_edge=False)
     table.add_column("phenomenon")

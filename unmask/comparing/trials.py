@@ -12,8 +12,10 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.files import write_atomically
 from unmask.finetuning.finetune import finetune
+from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.metrics import LOWER_IS_BETTER
-from unmask.inference.evaluate import evaluate
+from unmask.finetuning.reporter import line_of
+from unmask.inference.evaluate import check_rates, evaluate
 from unmask.inference.model import load
 from unmask.inference.score import score
 from unmask.masking.settings import STRATEGIES
@@ -21,6 +23,7 @@ from unmask.pretraining.interrupt import GOES_ON, Interrupted
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
+from unmask.training.loop import StepReport
 
 EVALUATION = "evaluation.json"
 _FINETUNE, _SEED = "finetune.", "training.seed="
@@ -75,10 +78,11 @@ class Protocol:
     settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises: SettingsError: The budget is missing or given twice, there is no task to fine-tune for, or all seeds
-        would be the same."""
+        """Raises: SettingsError: The budget is missing or given twice, a rate is out of range, there is no task to
+        fine-tune for, or all seeds would be the same."""
         if (self.minutes is None) == (self.steps is None):
             raise SettingsError("give either minutes or steps for each run")
+        check_rates(self.rates)
         if self.task is None and self.of_finetuning:
             raise SettingsError(f"--set {self.of_finetuning[0]}: no task is given; name one with --task")
         if seed := next((setting for setting in self.settings if setting.startswith(_SEED)), None):
@@ -162,12 +166,12 @@ def measured_run(
         except Interrupted as error:  # it says how the run goes on by itself
             raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
         model = load(run.folder / "model")
-        measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0)
+        measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0, notify=reporter.notify)
         content = {"name": name, "seed": seed, **measured, "steps": run.summary["steps"]}
         if protocol.pairs is not None:
-            content["pairs_error"] = 1.0 - score(model, protocol.pairs)["accuracy"]
+            content["pairs_error"] = 1.0 - score(model, protocol.pairs, notify=reporter.notify)["accuracy"]
         if protocol.task is not None:
-            content |= _task_error(run.folder, protocol, protocol.task, seed)
+            content |= _task_error(run.folder, protocol, protocol.task, seed, reporter)
         write_atomically(file, json.dumps(content, indent=1) + "\n")
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
@@ -189,7 +193,26 @@ def failed_run(name: str, seed: int, folder: Path, reason: str) -> dict[str, Any
     return content
 
 
-def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _OfTask:
+    """Tells the comparison's reporter of a fine-tuning: what it notes is seen, such as texts that are cut off."""
+
+    reporter: Reporter
+
+    def note(self, text: str) -> None:
+        self.reporter.note(text)
+
+    def begin(self, seed: int, number: int, runs: int) -> None:
+        self.reporter.begin()
+
+    def step(self, report: StepReport) -> None:
+        self.reporter.step(report)
+
+    def evaluation(self, evaluated: Evaluated) -> None:
+        self.reporter.note(f"  {line_of(evaluated)}")
+
+
+def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int, reporter: Reporter) -> dict[str, Any]:
     out = run / "finetuned"
     settings = (f"finetune.seed={seed}", *protocol.of_finetuning)
     summary = finetune(
@@ -200,6 +223,7 @@ def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int) -> di
         out=out,
         settings=settings,
         overwrite=out.exists(),
+        reporter=_OfTask(reporter),
     ).summary
     metric = summary["metric"]
     value = summary["mean"][metric]

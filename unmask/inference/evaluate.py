@@ -145,12 +145,17 @@ def _counted(notify: Callable[[str, int, int], None] | None, what: str, total: i
     return count
 
 
-def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: int) -> None:
+def check_rates(rates: Sequence[float]) -> None:
+    """Raises: SettingsError: There is no rate, or one is not between 0 and 1."""
     if not rates:
         raise SettingsError("give one rate at the least, such as 0.15")
     for rate in rates:
         if not 0.0 < rate < 1.0:
             raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
+
+
+def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: int) -> None:
+    check_rates(rates)
     for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
         if value < least:
             raise SettingsError(f"{name}: a number from {least} on, not {value}")

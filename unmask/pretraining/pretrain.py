@@ -143,6 +143,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
                 folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
+        reporter.begin()
         summary = sitting.run()
     return Run(folder.root, summary)
 

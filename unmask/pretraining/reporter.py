@@ -22,6 +22,9 @@ class Reporter(Protocol):
     def stage(self, what: str, done: int, total: int | None) -> None:
         """Preparation: bytes of text done, of how many (None: not known)."""
 
+    def begin(self) -> None:
+        """A training begins, or goes on; one reporter may be told of several in turn."""
+
     def step(self, report: StepReport) -> None:
         """A training step."""
 
@@ -30,6 +33,9 @@ class Reporter(Protocol):
 
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
         """What the model makes of the recipe's lines."""
+
+    def notify(self, what: str, done: int, total: int) -> None:
+        """A model is measured: what is done, how many tokens of it, of how many."""
 
 
 class LogReporter:
@@ -40,6 +46,9 @@ class LogReporter:
         log.info(text)
 
     def stage(self, what: str, done: int, total: int | None) -> None:
+        """Nothing."""
+
+    def begin(self) -> None:
         """Nothing."""
 
     def step(self, report: StepReport) -> None:
@@ -55,3 +64,6 @@ class LogReporter:
         """Logs them, with what is predicted in brackets."""
         for line in lines:
             log.info("step %d: %s", step, plain_line(line))
+
+    def notify(self, what: str, done: int, total: int) -> None:
+        """Nothing."""

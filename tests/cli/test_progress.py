@@ -1,4 +1,4 @@
-"""The bar of `evaluate` and `score`: on a terminal a bar, elsewhere a line now and then."""
+"""Progress: on a terminal a bar, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 import unmask
-from unmask.cli import progress, score, token_bar
-from unmask.cli.token_bar import TokenBar
+from unmask.cli import progress, score
+from unmask.cli.progress import ConsoleBar, ConsoleReporter
 from unmask.inference.score import score as score_pairs
+from unmask.training.figures import Figures
+from unmask.training.loop import StepReport
 
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which ten seconds go by whenever it is looked at."""
     clock = itertools.count(0.0, 10.0)
-    for module in (progress, token_bar):
-        monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
-    with TokenBar("reading") as bar:  # looked at: 0 and 10, when this task begins
+    with ConsoleBar("reading") as bar:  # looked at: 0 and 10, when this task begins
         bar.notify("hidden tokens", 0, 400)  # 20 (a new task), 30, 40 (a line: 40 s since 0)
         bar.notify("hidden tokens", 100, 400)  # 50, 60 (a line)
         bar.notify("hidden tokens", 410, 400)  # 70, 80 (a line)
@@ -39,10 +41,40 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
     ]
 
 
+def step(number: int, seconds: float, progress: float, loss: float) -> StepReport:
+    """A step of 1,000 tokens."""
+    return StepReport(
+        step=number,
+        progress=progress,
+        epoch=0,
+        figures=Figures(number, {"masked": 100}, torch.tensor([loss, 1.0], dtype=torch.float64)),
+        predicted_tokens=100,
+        tokens=1_000,
+        learning_rate=0.01,
+        length=64,
+        micro_batches=1,
+        seconds=seconds,
+    )
+
+
+def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
+    with ConsoleReporter() as reporter:
+        for loss in (6.0, 3.0):
+            reporter.begin()
+            for number in range(1, 4):
+                reporter.step(step(number, number * 2.0, number / 4, loss))
+            reporter.notify("tokens at 15%", 100, 400)
+    first, second = (run for run in capsys.readouterr().err.split("tokens at 15%")[:2])
+    assert "step 3, loss 6.000, 500 tokens/s, " in first
+    assert "step 3, loss 3.000, 500 tokens/s, " in second
+    times = [[line.rsplit(", ", 1)[1] for line in run.splitlines() if "step" in line] for run in (first, second)]
+    assert times[0] == times[1]
+
+
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120))
-    with TokenBar("reading") as bar:
+    with ConsoleBar("reading") as bar:
         bar.notify("hidden tokens", 100, 400)
         [task] = bar.progress.tasks
         assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
@@ -60,7 +92,7 @@ def test_score_tells_its_progress(run: unmask.Run, tmp_path: Path, monkeypatch: 
     assert expected == score_pairs(run.model, file)
 
     shown: list[Any] = []
-    monkeypatch.setattr(TokenBar, "notify", lambda _, *done: shown.append(done))
+    monkeypatch.setattr(ConsoleBar, "notify", lambda _, *done: shown.append(done))
     found = score.run_score(str(run.folder / "model"), file, form="plain", pairs_per_paradigm=None)
     assert shown == told
     assert found == expected

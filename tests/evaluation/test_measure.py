@@ -24,7 +24,7 @@ from unmask.evaluation.held_out import _mean_and_error
 from unmask.evaluation.kinds import kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
 from unmask.evaluation.own_network import OwnNetwork
-from unmask.evaluation.passages import PASSAGE_TOKENS, Passage, cut, passages_of_store, passages_of_text
+from unmask.evaluation.passages import PASSAGE_TOKENS, Passage, cut, passages_of_store, passages_of_text, share_of_text
 from unmask.evaluation.questions import Answer, Question
 from unmask.evaluation.tally import Ratio
 from unmask.evaluation.text_words import Standing, hidden, standing_of, touched, uniform, word_spans
@@ -53,7 +53,7 @@ class Guessing:
 def passages(text: str, tokenizer: Tokenizer, folder: Path, max_tokens: int = 10**6) -> list[Passage]:
     (folder / "text.txt").write_text(text, encoding="utf-8")
     corpus = Corpus([folder / "text.txt"], CorpusSettings(), hold_out=False)
-    return list(passages_of_text(corpus, tokenizer, max_tokens=max_tokens, labels=[]))
+    return list(passages_of_text(corpus, tokenizer, share=share_of_text(corpus, max_tokens), labels=[]))
 
 
 def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks: int = 1) -> Measured:
@@ -309,7 +309,7 @@ def test_a_share_of_equal_lines_is_taken(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text((json.dumps({"text": line}) + "\n") * number)
     corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(), hold_out=False)
     words, letters = (
-        [p.document for p in passages_of_text(corpus, trained(kind), max_tokens=number * len(line) // 16, labels=[])]
+        [p.document for p in passages_of_text(corpus, trained(kind), share=0.25, labels=[])]
         for kind in ("wordpiece", "char")
     )
     assert words == letters
@@ -327,7 +327,7 @@ def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_p
     writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, np.arange(rows), nothing, nothing))
     writer.save()
     store = TokenStore([tmp_path / "a.arrow"])
-    taken = list(passages_of_store(store, tokenizer, max_tokens=store.num_tokens // 4))
+    taken = list(passages_of_store(store, tokenizer, share=0.25))
     assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
 
 

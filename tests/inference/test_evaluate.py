@@ -57,6 +57,30 @@ def test_what_cannot_be_evaluated(run: unmask.Run, data_folder: Path, tmp_path: 
         evaluate(run.model, [tmp_path / "a.txt"])
 
 
+def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "a.jsonl"
+    said, heard = make_text(20, seed=5).split("\n"), make_text(20, seed=6).split("\n")
+    rows = [{"said": one or "so", "heard": other or "so"} for one, other in zip(said, heard, strict=False)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    other = evaluate(run.model, [table], column="heard", pseudo_tokens=0)
+    assert other["columns"] == {str(table): "heard"}
+    assert other["loss"] != evaluate(run.model, [table], column="said", pseudo_tokens=0)["loss"]
+    table.write_text('{"n": 1}\n')
+    with pytest.raises(CorpusError, match="no column looks like text; columns are n; name one with --column NAME"):
+        evaluate(run.model, [table])
+    with pytest.raises(SettingsError, match="is prepared: its text has no columns any more; leave --column out"):
+        evaluate(run.model, [data_folder], column="text")
+
+
+def test_how_much_of_a_text_is_looked_at(run: unmask.Run, corpus_file: Path) -> None:
+    whole = evaluate(run.model, [corpus_file], pseudo_tokens=0)
+    part = evaluate(run.model, [corpus_file], max_tokens=3_000, pseudo_tokens=0)
+    assert (whole["share"], whole["columns"]) == (1.0, {})
+    assert 0.1 < part["share"] < 0.9
+    assert part["share"] == pytest.approx(4 * 3_000 / corpus_file.stat().st_size)
+    assert part["tokens"] == pytest.approx(part["share"] * whole["tokens"], rel=0.5)
+
+
 def test_shards_of_another_tokenizer(run: unmask.Run, corpus_file: Path, tmp_path: Path) -> None:
     other = unmask.pretrain(
         [corpus_file], out=tmp_path / "run", steps=1, vocab_size=150, settings=("model.num_layers=1",)

@@ -15,6 +15,7 @@ import unmask
 from unmask.errors import ModelError, TokenizerError
 from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
+from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import Scorable, as_scorable, load_scorable
 from unmask.inference.transformers_model import TransformersNetwork, _tokenizer
 from unmask.model.encoder import MaskedLM
@@ -164,6 +165,29 @@ def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokeni
     assert not isinstance(other.network, OwnNetwork)
     a, b = (pseudo_log_likelihoods(s.network, tokenizer, SENTENCES).totals for s in (ours, other))
     assert np.abs(a - b).max() < 1e-3
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_networks_move_to_a_device(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, theirs: bool
+) -> None:
+    settings = FAMILIES["Electra"][1]
+    model = save("Electra", "ForMaskedLM", settings, tmp_path, tokenizer) if theirs else make_model()
+    network = TransformersNetwork(model) if theirs else OwnNetwork(model)
+    network.to(torch.device("meta"))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Path) -> None:
+    scorable = load_scorable(run.folder / "model")
+    here = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    scorable.network.to(torch.device("cuda"))
+    there = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    for name in ("loss", "bits_per_byte", "pseudo_log_loss"):
+        assert there[name] == pytest.approx(here[name], rel=1e-2)
+    assert there["predicted_tokens"] == here["predicted_tokens"]
 
 
 def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path) -> None:

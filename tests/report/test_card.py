@@ -87,10 +87,20 @@ def test_a_model_that_began_as_another(
     assert "from 64 positions to 128. 1,000 words were added to its vocabulary. Trained on with `unmask`: " in card
     assert f"after all that {called} was trained on" in card
     assert "| held-out text of the data above | 2.835 | 0.994 |" in card
+    assert "The figures are of text from the same sources. " in card
     assert "knows nothing else" not in card
     assert "someone" not in card
     assert (f'base_model: "{base}"' in card) == (base is not None)
     assert ("base_model" in card) == (base is not None)
+
+
+def test_limits_of_a_model_measured_on_the_text_that_it_began_with(run: unmask.Run, tmp_path: Path) -> None:
+    start = {"checkpoint": "first", "sha256": "ab" * 32, "new_head": False, "positions": None, "new_words": 0}
+    bits = {"before": {"bits_per_byte": 2.0}, "after": {"bits_per_byte": 2.1}}
+    summary = run.summary | {"start": start, "domains": {"new": bits, "old": bits}}
+    manifest = load_manifest(run.folder / "data")
+    write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token="[MASK]")
+    assert "from the same sources and from the checkpoint's own domain. Nothing" in (tmp_path / "README.md").read_text()
 
 
 def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:

@@ -12,10 +12,19 @@ from unmask.cli.options import rates_of
 from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
+from unmask.training.hardware import choose_device
 
 
 def run_evaluate(
-    model: str, data: Sequence[str], rates: str, *, masks: int, max_tokens: int, length: int | None, pseudo_tokens: int
+    model: str,
+    data: Sequence[str],
+    rates: str,
+    *,
+    masks: int,
+    max_tokens: int,
+    length: int | None,
+    pseudo_tokens: int,
+    column: str | None,
 ) -> dict[str, Any]:
     """Evaluates and shows a table, a line a rate, and what kinds of tokens are hard.
 
@@ -23,7 +32,7 @@ def run_evaluate(
         model: Folder of any masked language model, or its name on the hub.
         data: As for `unmask.inference.evaluate.evaluate`.
         rates: Numbers with commas between them.
-        masks, max_tokens, length, pseudo_tokens: As for `unmask.inference.evaluate.evaluate`.
+        masks, max_tokens, length, pseudo_tokens, column: As for `unmask.inference.evaluate.evaluate`.
 
     Raises:
         UnmaskError: As `unmask.inference.evaluate.evaluate`, or the rates are no numbers.
@@ -31,6 +40,7 @@ def run_evaluate(
     values = rates_of(rates)
     out = console()
     loaded = load_scorable(model)
+    loaded.network.to(choose_device())
     out.print("reading the text, then hiding and predicting", style="dim")
     with ConsoleBar("reading the text") as bar:
         result = evaluate(
@@ -41,8 +51,13 @@ def run_evaluate(
             max_tokens=max_tokens,
             length=length,
             pseudo_tokens=pseudo_tokens,
+            column=column,
             notify=bar.notify,
         )
+    for path, found in result["columns"].items():
+        out.print(f"{path}: the text is in column {found!r}", markup=False, style="dim", soft_wrap=True)
+    whole = "all of the text" if result["share"] == 1.0 else f"about {result['share']:.2g} of the text (--max-tokens)"
+    out.print(f"{result['tokens']:,} tokens of {result['documents']:,} documents, {whole}\n", style="dim")
     out.print(_by_rate(result))
     out.print(_breakdown(result["breakdown"], values[0]))
     if "pseudo_perplexity" in result and result["pseudo_perplexity"] is not None:

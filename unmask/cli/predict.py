@@ -18,6 +18,7 @@ from unmask.files import write_atomically
 from unmask.finetuning.reading import read_labelled
 from unmask.finetuning.settings import Columns
 from unmask.tasks.model import load_fine_tuned
+from unmask.training.hardware import choose_device
 
 _KINDS = (".jsonl", ".csv")
 
@@ -53,6 +54,7 @@ def run_predict(
     if out is not None and out.exists() and not overwrite:
         raise RunError(f"{out} is there already: replace it with --overwrite, or give another --out")
     loaded = load_fine_tuned(model)
+    loaded.network.to(choose_device())
     columns = Columns(text=text, second=second)
     kind = "pairs" if loaded.info.paired else loaded.info.kind
     usual = Columns(**loaded.info.columns)

@@ -11,6 +11,7 @@ from rich.text import Text
 from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.scorable import load_scorable
 from unmask.inference.score import score
+from unmask.training.hardware import choose_device
 
 
 def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | None) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
         UnmaskError: As `unmask.inference.score.score`, or the model cannot be loaded.
     """
     loaded = load_scorable(model)
+    loaded.network.to(choose_device())
     console().print("scoring both sentences of every pair, each token hidden in turn", style="dim")
     with ConsoleBar("reading the pairs") as bar:
         result = score(loaded, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm, notify=bar.notify)

@@ -23,6 +23,7 @@ from unmask.pretraining.interrupt import GOES_ON, Interrupted
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
+from unmask.training.hardware import choose_device
 from unmask.training.loop import StepReport
 
 EVALUATION = "evaluation.json"
@@ -166,6 +167,7 @@ def measured_run(
         except Interrupted as error:  # it says how the run goes on by itself
             raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
         model = load(run.folder / "model")
+        model.to(choose_device())
         measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0, notify=reporter.notify)
         content = {"name": name, "seed": seed, **measured, "steps": run.summary["steps"]}
         if protocol.pairs is not None:

@@ -67,7 +67,7 @@ class TextFile:
                     raise CorpusError(f"{path}: there are no columns in this file, so none of {option} can be named")
             return
         known = [] if id_column is None else [id_column]
-        with _naming_column():
+        with naming_column():
             self.source = replace(self.source, column=find_column(self.source, column, bad, among=known))
         first = islice(rows_of(self.source, bad, self.source.column, known=known), LOOK_ROWS)
         names = dict.fromkeys(name for _, row in first for name in row)
@@ -92,7 +92,7 @@ class TextFile:
         """
         self.skipped = Counter()
         found = False
-        with _naming_column():
+        with naming_column():
             for text in self._rows() if self.source.is_table else self._lines():
                 if text.text.strip():
                     found = True
@@ -136,7 +136,7 @@ class TextFile:
 
 
 @contextmanager
-def _naming_column() -> Iterator[None]:
+def naming_column() -> Iterator[None]:
     """Errors of tables name the way out that there is here."""
     try:
         yield

@@ -31,6 +31,10 @@ class OwnNetwork:
         """Positions that it takes."""
         return self.model.config.max_position_embeddings
 
+    def to(self, device: torch.device) -> None:
+        """Moves it; activations keep their type."""
+        self.model.to(device)
+
     @torch.no_grad()
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers questions in one pass."""

@@ -57,24 +57,32 @@ class Passage:
     pos: NDArray[np.int64]
 
 
-def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, max_tokens: int, labels: list[str]) -> Iterator[Passage]:
+def share_of_text(corpus: Corpus, max_tokens: int) -> float:
+    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more.
+
+    Raises:
+        CorpusError: A file cannot be read.
+    """
+    total = corpus.num_bytes
+    if total is None:
+        with closing(corpus.pieces()) as pieces:
+            total = sum(len(piece.text.encode()) for piece, _ in pieces)
+    return min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
+
+
+def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
     """Takes passages of raw text.
 
     Args:
         corpus: The text; where it is read with the annotation `pos`, parts of speech are told.
         tokenizer: Of the model.
-        max_tokens: About how many tokens are taken, at four bytes each.
+        share: How much of the text is taken, from 0 to 1.
         labels: Of parts of speech; new ones are put at its end.
 
     Raises:
         CorpusError: A file cannot be read.
         TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
     """
-    total = corpus.num_bytes
-    if total is None:
-        with closing(corpus.pieces()) as pieces:
-            total = sum(len(piece.text.encode()) for piece, _ in pieces)
-    share = min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
     with closing(corpus.pieces()) as pieces:
         blocks = (block for piece, _ in pieces for block in cut(piece))
         taken = (block for block in blocks if _is_taken(share, text_key(block.text), block.document, block.offset))
@@ -156,15 +164,14 @@ def _parts_of_speech(
     return number[np.where(first < stop, first + 1, 0)]
 
 
-def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, max_tokens: int) -> Iterator[Passage]:
+def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
     """Takes passages of prepared tokens. Their words are the tokenizer's, since there is no text.
 
     Args:
         store: The tokens.
         tokenizer: With which they were made.
-        max_tokens: About how many tokens are taken.
+        share: How much of them is taken, from 0 to 1.
     """
-    share = min(1.0, max_tokens / max(store.num_tokens, 1))
     for piece in range(len(store)):
         length = int(store.lengths[piece])
         for begin in range(0, length, PASSAGE_TOKENS):

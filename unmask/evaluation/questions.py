@@ -65,6 +65,9 @@ class Network(Protocol):
     def batch_positions(self) -> int:
         """Positions of a batch, about."""
 
+    def to(self, device: torch.device) -> None:
+        """Moves it."""
+
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers questions in one pass, in their order."""
 

@@ -11,11 +11,12 @@ from typing import Any
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources
+from unmask.corpus.texts import naming_column
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.held_out import RATE
 from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
-from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text
+from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text, share_of_text
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
@@ -27,7 +28,7 @@ PSEUDO_TOKENS = 1_000
 LENGTH = 512
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: Model | Scorable,
     paths: Sequence[str | Path],
     *,
@@ -36,6 +37,7 @@ def evaluate(
     max_tokens: int = MAX_TOKENS,
     length: int | None = None,
     pseudo_tokens: int = PSEUDO_TOKENS,
+    column: str | None = None,
     notify: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
@@ -51,6 +53,7 @@ def evaluate(
         length: Positions of a text that the model is shown at once, at most what it takes; longer passages are cut, and
             all of their tokens are used. None takes what the model does, at most 512.
         pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
+        column: Where the text of tables stands: a name, or a number counted from 0. None finds it.
         notify: Told what is done, how many tokens of it, and of how many.
 
     Returns:
@@ -58,9 +61,10 @@ def evaluate(
         `bits_per_byte`, `bits_per_byte_stderr`, `predicted_tokens`, `predicted_bytes` and `breakdown` (by
         `word_frequency`, `word_pieces`, `piece` and, where the text is annotated, `part_of_speech`) at the first rate,
         and all of them in `by_rate`; `pseudo_perplexity`, `pseudo_log_loss`, `pseudo_log_loss_stderr`,
-        `pseudo_tokens`; `tokens`, `documents`, `masks`, `length`; `words` (`text`, or `tokenizer` where data is
-        prepared, in which case bits per byte compare between models with the same tokenizer only) and
-        `crossing_tokens` (share of the tokens that stand on several words of the text).
+        `pseudo_tokens`; `tokens` and `documents` that were looked at, `share` (of the text that these are, about),
+        `columns` (of tables, by the path of each: where its text stands), `masks`, `length`; `words` (`text`, or
+        `tokenizer` where data is prepared, in which case bits per byte compare between models with the same tokenizer
+        only) and `crossing_tokens` (share of the tokens that stand on several words of the text).
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
@@ -69,7 +73,8 @@ def evaluate(
     _check(rates, masks, max_tokens, pseudo_tokens)
     scorable = as_scorable(model)
     size = _length(scorable, length)
-    text = _read(scorable, paths, max_tokens)
+    with naming_column():
+        text = _read(scorable, paths, max_tokens, column)
 
     def measured(what: str, total: int) -> Measured:
         count = _counted(notify, what, total)
@@ -82,6 +87,8 @@ def evaluate(
         **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
         "tokens": text.tokens,
         "documents": len({passage.document for passage in text.passages}),
+        "share": text.share,
+        "columns": text.columns,
         "masks": masks,
         "length": size,
         "words": text.words,
@@ -97,11 +104,15 @@ class _Text:
         passages: The text.
         labels: Names of parts of speech; empty where the text is not annotated.
         words: Whose words are hidden for bits per byte: the `text`'s or the `tokenizer`'s.
+        share: Of the text that was given, which the passages are, about.
+        columns: Of tables, by their paths: where the text stands.
     """
 
     passages: list[Passage]
     labels: tuple[str, ...]
     words: str
+    share: float
+    columns: dict[str, str]
 
     @property
     def tokens(self) -> int:
@@ -170,16 +181,26 @@ def _length(scorable: Scorable, length: int | None) -> int:
     return length
 
 
-def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int) -> _Text:
+def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: str | None) -> _Text:
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
+        if column is not None:
+            raise SettingsError(f"{root} is prepared: its text has no columns any more; leave --column out")
         text = _read_prepared(scorable, root, max_tokens)
     else:
         annotated = all(source.kind == "conllu" for source in find_sources(paths, announce=False))
-        corpus = Corpus(paths, CorpusSettings(), hold_out=False, fields={"pos": "pos"} if annotated else None)
+        fields = {"pos": "pos"} if annotated else None
+        corpus = Corpus(paths, CorpusSettings(column=column), hold_out=False, fields=fields)
         labels: list[str] = []
-        passages = list(passages_of_text(corpus, scorable.tokenizer, max_tokens=max_tokens, labels=labels))
-        text = _Text([passage for passage in passages if len(passage.input_ids)], tuple(labels), "text")
+        share = share_of_text(corpus, max_tokens)
+        passages = list(passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels))
+        text = _Text(
+            [passage for passage in passages if len(passage.input_ids)],
+            tuple(labels),
+            "text",
+            share,
+            {str(source.path): source.column for source in corpus.sources if source.column is not None},
+        )
     if not text.passages:
         where = ", ".join(map(str, paths))
         raise DataError(f"{where}: there is no text in it, or too little for max_tokens = {max_tokens}; give more")
@@ -192,5 +213,6 @@ def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
     if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
         raise SettingsError(f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself")
     store = TokenStore([root / file.name for file in manifest.validation.files])
-    passages = list(passages_of_store(store, scorable.tokenizer, max_tokens=max_tokens))
-    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer")
+    share = min(1.0, max_tokens / max(store.num_tokens, 1))
+    passages = list(passages_of_store(store, scorable.tokenizer, share=share))
+    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {})

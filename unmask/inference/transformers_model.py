@@ -38,6 +38,10 @@ class TransformersNetwork:
         self.batch_positions = max(1, min(MOST_POSITIONS, _LOGITS // int(model.config.vocab_size)))
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
 
+    def to(self, device: torch.device) -> None:
+        """Moves it."""
+        self.model.to(device)
+
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers questions, those that follow each other with the same length in one pass."""
         together = groupby(questions, key=lambda question: len(question.input_ids))

@@ -143,11 +143,13 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
 
 def _limits(summary: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
     max_length = recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"]
+    knows_old = (summary.get("domains") or {}).get("old") is not None
+    sources = "the same sources and from the checkpoint's own domain" if knows_old else "the same sources"
     points = [
         f"Inputs are at most {max_length:,} tokens long, special tokens included.",
         f"It saw {summary['epochs']:.1f} epochs of the text above {_knows(summary.get('start'))} may come back in its "
         "predictions.",
-        "The figures are of text from the same sources. Nothing was measured on other text or on tasks.",
+        f"The figures are of text from {sources}. Nothing was measured on other text or on tasks.",
         "Sentence vectors are means over an encoder that was not trained to compare sentences: fine-tune it for that.",
     ]
     return "\n".join(f"- {point}" for point in points)

@@ -44,7 +44,7 @@ def fill(
         print_json(result)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
     model: ModelName,
     data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
@@ -54,6 +54,7 @@ def evaluate(
         int | None, typer.Option(help="Positions shown at once. [default: the model's, at most 512]")
     ] = None,
     pseudo_tokens: Annotated[int, typer.Option(help="Tokens hidden one at a time; 0: none.")] = 1_000,
+    column: Annotated[str | None, typer.Option(help="Column of the text in tables. [default: found]")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.
@@ -63,7 +64,14 @@ def evaluate(
     from unmask.cli.evaluate import run_evaluate
 
     result = run_evaluate(
-        model, data, rates, masks=masks, max_tokens=max_tokens, length=length, pseudo_tokens=pseudo_tokens
+        model,
+        data,
+        rates,
+        masks=masks,
+        max_tokens=max_tokens,
+        length=length,
+        pseudo_tokens=pseudo_tokens,
+        column=column,
     )
     if as_json:
         print_json(result)

@@ -10,10 +10,18 @@ Main = Callable[..., tuple[int, str, str]]
 """The fixture `main`: runs the command line in this process, which is faster; returns exit code, stdout and stderr."""
 
 
+PATIENCE = 600.0
+"""Seconds that a process of a test may take: where other work is done, much is slow."""
+
+
 def call(*arguments: object, code: int = 0) -> tuple[str, str]:
     """Runs the command line in a process of its own; returns stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "unmask", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "unmask", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

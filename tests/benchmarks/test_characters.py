@@ -91,7 +91,7 @@ def test_loss_and_accuracy_are_those_of_all_hidden_characters(script: types.Modu
 def test_ours_guesses_what_its_encoder_and_head_say(script: types.ModuleType, tmp_path: Path) -> None:
     script.prepare("shakespeare-chars", tmp_path / "data")
     small = ("model.num_layers=1", "training.batch_tokens=256", "training.precision=float32")
-    work = script.Work("ours", 1.0, str(tmp_path / "data"), overrides=small)
+    work = script.Work("ours", 1e4, str(tmp_path / "data"), overrides=small)  # minutes: loops may be compiled within
     learner = script.Ours(work, script.Clock())
     assert learner.step() == 256
     assert learner.model.training

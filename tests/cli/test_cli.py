@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -264,6 +264,14 @@ def _ctrl_c(*arguments: object, **options: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Tests in the background of a shell are begun with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _stopped_training(*arguments: object, **options: object) -> None:
     raise Interrupted(signal.SIGTERM, "stopped and saved at step 3; go on with --out somewhere --resume")
 
@@ -282,6 +290,7 @@ def _stopped_training(*arguments: object, **options: object) -> None:
         ("cli.evaluate.evaluate", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("interruptible")
 def test_what_is_said_when_stopped(
     main: Main,
     place: str,

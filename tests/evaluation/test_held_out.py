@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.conftest import make_text
+from unmask.corpus.settings import CorpusSettings
+from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.held_out import HeldOutSet, _mean_and_error, unigram_entropy
 from unmask.model.encoder import MaskedLM
+from unmask.packing.rows import Rows
+from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.manifest import load_manifest
+from unmask.tokens.prepare import prepare
+from unmask.tokens.settings import TokenizerSettings
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -72,6 +83,53 @@ def test_evaluation_is_limited_and_spread(validation_store: TokenStore, tokenize
     part = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=1)
     whole = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
     assert part.num_tokens <= whole.num_tokens == validation_store.num_tokens
+
+
+def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:
+    """Held-out documents are numbered behind those of the training, of which there may be more."""
+    (tmp_path / "held.txt").write_text(make_text(30, seed=3))
+    found = []
+    for number in (40, 41):
+        (tmp_path / "a.txt").write_text(make_text(number, seed=4))
+        out = tmp_path / str(number)
+        settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
+        prepare(
+            [tmp_path / "a.txt"],
+            out,
+            corpus=CorpusSettings(validation=[str(tmp_path / "held.txt")]),
+            tokenizer=settings,
+        )
+        store = TokenStore([out / file.name for file in load_manifest(out).validation.files])
+        found.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one[0].input_ids, other[0].input_ids)
+        assert torch.equal(one[1].labels, other[1].labels)
+        assert torch.equal(one[0].segment_keys, other[0].segment_keys)
+
+
+def test_keys_by_content(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Equal segments have keys of their own, wherever they stand; one key for all of a segment."""
+    batch = next(RowStream(validation_store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
+    twice = replace(
+        batch, **{name: torch.cat([getattr(batch, name)] * 2) for name in ("input_ids", "segment_ids", "position_ids")}
+    )
+    seen: Counter[int] = Counter()
+    keys = keyed_by_content(twice, seen).segment_keys
+    first, second = keys[:8], keys[8:]
+    inside = batch.segment_ids >= 0
+    assert torch.equal(first[inside], keyed_by_content(batch, Counter()).segment_keys[inside])
+    assert torch.equal(second[inside], keyed_by_content(batch, seen_once(batch)).segment_keys[inside])
+    assert not (first == second)[inside].any()
+    for row, segments in zip(first, batch.segment_ids, strict=True):
+        parts = [row[segments == number].unique() for number in segments[segments >= 0].unique()]
+        assert all(len(part) == 1 for part in parts)
+        assert len(torch.cat(parts).unique()) == len(parts)
+
+
+def seen_once(rows: Rows) -> Counter[int]:
+    seen: Counter[int] = Counter()
+    keyed_by_content(rows, seen)
+    return seen
 
 
 def test_unigram_entropy_by_hand() -> None:

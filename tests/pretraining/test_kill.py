@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import PATIENCE
 from unmask.training.checkpoint import list_checkpoints
 
 COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
@@ -31,7 +32,7 @@ def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(out / "checkpoints")]
         if done and max(done) >= step:
@@ -49,7 +50,7 @@ def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: 
     """From raw text: three kills while starting and preparing, seven in training; then the run is finished."""
     more = ("--steps", "400", "--vocab-size", "200", "--set", "evaluation.times=9")
     whole = start(corpus_file, tmp_path / "whole", *more)
-    assert whole.communicate(timeout=300) is not None
+    assert whole.communicate(timeout=PATIENCE) is not None
     assert whole.returncode == 0
 
     rng = random.Random(2026)
@@ -63,7 +64,7 @@ def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: 
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     last = start(corpus_file, killed, *more, "--resume", "--json")
-    output, errors = last.communicate(timeout=300)
+    output, errors = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, errors
     assert json.loads(output)["steps"] == 400
 
@@ -83,7 +84,7 @@ def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path, signum: in
     process = start(data_folder, tmp_path)
     wait_for_step(tmp_path, 20, process)
     process.send_signal(signum)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert "Traceback" not in errors
     saved = list_checkpoints(tmp_path / "checkpoints")[-1]
@@ -100,7 +101,7 @@ def test_a_damaged_metrics_line_does_not_stop_a_resume(data_folder: Path, tmp_pa
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     again = start(data_folder, tmp_path, "--resume")
-    _, errors = again.communicate(timeout=300)
+    _, errors = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert "going on from step" in errors
     steps = [step for kind, step in lines_of(tmp_path) if kind == "train"]

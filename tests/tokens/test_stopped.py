@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import PATIENCE
 from tests.conftest import make_text
 from tests.tokens.test_jobs import SMALL, contents
 from unmask.corpus.settings import CorpusSettings
@@ -93,7 +94,7 @@ def test_killed_ten_times_the_files_are_the_same(text_file: Path, tmp_path: Path
     assert 0 < seen[3] < seen[-1] < num_jobs
     (out / "tokenizer" / "tokenizer.json").write_text("{}")  # trained again, it is the same
     last = start(text_file, out)
-    output, errors = last.communicate(timeout=120)
+    output, errors = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, errors
     assert output.startswith(f"going on: {seen[-1]:,} of the parts were done before")
     assert contents(out) == whole
@@ -107,12 +108,12 @@ def test_a_kill_at_the_very_end_leaves_whole_data(text_file: Path, tmp_path: Pat
     wait_for_parts(out, 30, process)
     kill(process)
     unfinished = (out / "unfinished.json").read_bytes()
-    start(text_file, out).communicate(timeout=120)
+    start(text_file, out).communicate(timeout=PATIENCE)
     (out / "parts").mkdir()
     (out / "parts" / "00007.json").write_text("{}")
     (out / "unfinished.json").write_bytes(unfinished)
     before = (out / "train" / "00000.arrow").stat().st_mtime_ns
-    start(text_file, out).communicate(timeout=120)
+    start(text_file, out).communicate(timeout=PATIENCE)
     assert contents(out) == whole
     assert (out / "train" / "00000.arrow").stat().st_mtime_ns == before, "nothing was made again"
 
@@ -125,7 +126,7 @@ def test_a_source_that_changed_is_read_anew(text_file: Path, tmp_path: Path) -> 
     kill(process)
     source.write_text(make_text(500, seed=4))
     process = start(source, out)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert "the settings or the files have changed since the last try" in output
     assert contents(out) == undisturbed(source, tmp_path / "whole")
 
@@ -170,7 +171,7 @@ def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_pat
     wait_for_parts(out, 10, process)
     assert len(workers_on(out)) == 2
     process.send_signal(signum)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == (-signum if signum != signal.SIGINT else process.returncode) != 0
     deadline = time.monotonic() + 60
     while workers_on(out):
@@ -204,10 +205,10 @@ def test_standard_input_that_was_cut_off_is_not_taken_for_whole(tmp_path: Path) 
     kill(process)
     assert not (out / "stdin.txt").exists()
     again = start("-", out)
-    _, errors = again.communicate("", timeout=60)
+    _, errors = again.communicate("", timeout=PATIENCE)
     assert "standard input is empty" in errors
     again = start("-", out)
-    _, errors = again.communicate(text, timeout=60)
+    _, errors = again.communicate(text, timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert (out / "stdin.txt").read_text() == text
     assert not list(out.glob("*.partial"))
@@ -223,7 +224,7 @@ def test_standard_input_that_was_read_whole_need_not_come_again(tmp_path: Path) 
     wait_for_parts(out, 20, process)
     kill(process)
     again = start("-", out)
-    output, errors = again.communicate("", timeout=60)
+    output, errors = again.communicate("", timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert output.startswith("going on: ")
     assert (out / "stdin.txt").read_text() == text
@@ -308,14 +309,14 @@ def test_the_command_is_killed_and_run_again(text_file: Path, tmp_path: Path) ->
     process = begin(tmp_path / "out")
     wait_for_parts(tmp_path / "out", 4, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "goes on from what was saved" in errors
     assert "Traceback" not in errors
     ledgers = []
     for name in ("out", "whole"):
         process = begin(tmp_path / name)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
         assert ("going on: " in errors) == (name == "out")
         ledgers.append({**json.loads(output), "out": None})

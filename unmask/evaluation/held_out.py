@@ -7,6 +7,7 @@ trained on.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.errors import DataError
+from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.questions import chunk_of
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
@@ -98,11 +100,13 @@ class HeldOutSet:
         masker = fixed_masker(tokenizer, rate)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.num_tokens = 0
+        seen: Counter[int] = Counter()
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
             if batch.epoch > 0 or self.num_tokens >= max_tokens:
                 break
             self.num_tokens += batch.num_tokens
-            self.batches.append((batch.rows, masker(batch.rows)))
+            rows = keyed_by_content(batch.rows, seen)
+            self.batches.append((rows, masker(rows)))
         if not len(self.targets()):
             raise DataError(
                 f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "

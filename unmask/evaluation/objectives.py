@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 
+from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.held_out import BATCH_POSITIONS, RATE, SEED, Figures
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
@@ -57,11 +59,13 @@ class ObjectiveSet:
         masker = _masker(tokenizer, spans)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         num_tokens = 0
+        seen: Counter[int] = Counter()
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
             if batch.epoch > 0 or num_tokens >= max_tokens:
                 break
             num_tokens += batch.num_tokens
-            self.batches.append((batch.rows, masker(batch.rows)))
+            rows = keyed_by_content(batch.rows, seen)
+            self.batches.append((rows, masker(rows)))
 
     def without_targets(self) -> list[str]:
         """Names of the objectives that these rows have no target for."""

@@ -1,7 +1,8 @@
 """The masker: a batch of rows in, what the model sees and what it must predict out.
 
-A mask is a pure function of (seed, epoch, what a segment holds, position in it): never of the batch, the row or the
-order in which rows arrive. One hash gives each token its random bits; nothing is drawn from a generator.
+A mask is a pure function of (seed, epoch, the segment's key, position in it): never of the batch, the row or the order
+in which rows arrive. The key says which text the segment is (see `Rows.segment_keys`). One hash gives each token its
+random bits; nothing is drawn from a generator.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line.
 """

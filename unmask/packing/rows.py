@@ -37,9 +37,10 @@ class Rows:
         position_ids: [B, S], int64: position within the segment.
         word_starts: [B, S], bool: whether a word begins at the token; false at special tokens.
         maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
-        segment_keys: [B, S], int64: a hash of what the segment holds (document, offset, first token), the same
-            wherever the segment stands. Masks are drawn by it. The halves of a pair have two, of which the second
-            begins at the [SEP] before its text.
+        segment_keys: [B, S], int64: a hash of which text the segment is, the same wherever the segment stands. Masks
+            are drawn by it. In training that is the number of the document, and the place in it; of rows from
+            elsewhere, and of held-out ones, the tokens. The halves of a pair have two, of which the second begins at
+            the [SEP] before its text.
         annotations: By name, [B, S], int64: what annotators said of each token; 0 at special tokens and padding, and
             where nothing was said.
         classes: By objective, [B, S], int64: what class a segment belongs to, at its first position; -1 elsewhere, and

@@ -25,8 +25,10 @@ ours on one after another, which in an epoch's last steps may be fewer, transfor
 
 The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
 and 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over
-what matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products
-reach on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
+what matrix products in bf16 reach on this machine. Its speed changes within minutes, so products have a turn of about a
+second just before each of ours: the table shows the median of ours over products, turn by turn, and the median of what
+products reached. On a GPU it is the share of 790 TFLOP/s, what products reach on an H200 (its data sheet says 989),
+unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
@@ -49,7 +51,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tables import write_table
@@ -78,9 +80,11 @@ class System(Child):
         self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
-    def go(self) -> None:
-        """A turn."""
-        self._train(SECONDS)
+    def go(self) -> float:
+        """A turn: tokens a second, the median of its steps."""
+        taken = self._train(SECONDS)
+        read = self.tokens[-len(taken) :]
+        return statistics.median(tokens / seconds for tokens, seconds in zip(read, taken, strict=True))
 
     def trial(self) -> float:
         """Seconds of a step, of a few; they count as those of turns do."""
@@ -147,7 +151,7 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     ):
         a = torch.randn(rows, inner, device=device).bfloat16()
         b = torch.randn(columns, inner, device=device).bfloat16()
-        for _ in range(6):
+        for _ in range(4):
             if device == "cuda":
                 torch.cuda.synchronize()
             begin = time.perf_counter()
@@ -159,35 +163,68 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     return best
 
 
-def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
-    """Rows of the table; the peak in FLOP a second, measured where None is given."""
-    processes = start({name: (name, work) for name in systems})
+class Pair(NamedTuple):
+    """What products alone reached in their turn, and ours in the one just behind."""
+
+    flops: float  # a second
+    tokens: float  # a second
+
+
+def products_turn(work: Work) -> float:
+    """The turn of products alone: FLOP a second. The memory that they took is for the others."""
+    reached = peak_flops(work.hidden, work.rows * work.length, work.device)
+    if work.device == "cuda":
+        torch.cuda.empty_cache()
+    return reached
+
+
+def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[Pair]:
+    """All rounds; processes that end are taken out.
+
+    Returns:
+        One of each round in which ours had a turn.
+    """
+    pairs: list[Pair] = []
     for number in range(1, rounds + 1):
         for name, process in list(processes.items()):
             with suppress(ChildEnded):
                 if _has_turn(process, number):
-                    process.go()
+                    if name == "ours":
+                        products = products_turn(work)
+                        pairs.append(Pair(products, process.go()))
+                    else:
+                        process.go()
                 if not any(_has_turn(process, later) for later in range(number + 1, rounds + 1)):
                     process.close()  # its memory is for the others
                 continue
             del processes[name]
-    positions = work.rows * work.length
-    if work.device == "cuda":
-        print(f"products alone: {peak_flops(work.hidden, positions, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
-    peak = peak or peak_flops(work.hidden, positions, work.device)
+    return pairs
+
+
+def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[Pair], peak: float | None) -> str:
+    """What ours reached of the peak, the median of its turns; the peak is that of each turn where None is given."""
+    flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
+    share = statistics.median(flops * pair.tokens / (peak or pair.flops) for pair in pairs)
+    return f"{share:.0%} of {(peak or statistics.median(pair.flops for pair in pairs)) / 1e12:.2f} TFLOP/s"
+
+
+def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
+    """Rows of the table; the peak in FLOP a second, measured in every round where None is given."""
+    processes = start({name: (name, work) for name in systems})
+    pairs = take_turns(processes, work, rounds)
+    if work.device == "cuda" and pairs:
+        alone = statistics.median(pair.flops for pair in pairs)
+        print(f"products alone: {alone / 1e12:.0f} TFLOP/s", file=sys.stderr)
     rates = {
         name: sorted(tokens / seconds for tokens, seconds in zip(process.tokens, process.seconds, strict=True))
         for name, process in processes.items()
     }
     medians = {name: statistics.median(each) for name, each in rates.items()}
-    cell, lines = f"{work.size} | {work.length:,} | {positions:,}", []
+    cell, lines = f"{work.size} | {work.length:,} | {work.rows * work.length:,}", []
     for name, process in processes.items():
         facts, each, median = process.facts, rates[name], medians[name]
         ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
-        share = "-"
-        if name == "ours":
-            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden
-            share = f"{flops * median / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
+        share = share_of_peak(facts, work, pairs, peak) if name == "ours" else "-"
         spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
             f"| {cell} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "

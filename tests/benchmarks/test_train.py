@@ -10,8 +10,10 @@ import pytest
 
 
 @pytest.fixture
-def script() -> types.ModuleType:
-    return importlib.import_module("train")
+def script(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    train = importlib.import_module("train")
+    monkeypatch.setattr(train, "peak_flops", lambda *of: 1e12)
+    return train
 
 
 def fake(script: types.ModuleType, *turns: list[tuple[int, float]], **facts: Any) -> Any:
@@ -46,15 +48,50 @@ def test_the_table_of_a_cell(script: types.ModuleType, monkeypatch: pytest.Monke
         "bert-bf16": fake(script, [(27, 2.0)], attention="eager"),
     }
     monkeypatch.setattr(script, "start", lambda works: {name: systems[name] for name in works if name in systems})
-    lines = script.measure(work(script), [*systems, "bert-best"], rounds=2, peak=3.7152e12)
-    # 15, 10 and 12 tokens a second; 6 x (1e10 + 0.15 x 2e10) + 12 x 1e8 x 64 = 15.48e10 FLOP for each
+    lines = script.measure(work(script), [*systems, "bert-best"], rounds=2, peak=3.7926e12)
+    # 15, 10 and 12 tokens a second: 12.5 and 12 in the median of a turn, 12.25 in that of turns, each of 15.48e10 FLOP
     assert lines == [
-        "| 2x64 | 8 | 32 | ours | 12 (10 to 15; 3) | 1.00 | 50% of 3.72 TFLOP/s | 3 |",
+        "| 2x64 | 8 | 32 | ours | 12 (10 to 15; 3) | 1.00 | 50% of 3.79 TFLOP/s | 3 |",
         "| 2x64 | 8 | 32 | bert (sdpa) | 3 (3 to 3; 2) | 4.00 | - | 3 |",
         "| 2x64 | 8 | 32 | bert-bf16 | ended: no memory |  |  |  |",
         "| 2x64 | 8 | 32 | bert-best | ended: no memory |  |  |  |",
     ]
     assert [systems[name].closed for name in ("ours", "bert")] == [True, True]
+
+
+def test_a_share_is_that_of_the_same_rounds_peak(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"multiplied": 10**10, "head": 2 * 10**10, "reach": 10**8}
+    # 6 x (1e10 + 0.15 x 2e10) + 12 x 1e8 x 64 = 15.48e10 FLOP a token
+    ours = fake(script, [(20, 2.0), (20, 2.0)], [(20, 4.0)], [(20, 8.0)], **facts)
+    log, peaks = [], iter((3.096e12, 1.548e12, 1.548e12))  # the machine slows down with the second round
+
+    def products(hidden: int, tokens: int, device: str) -> float:
+        log.append(f"products of {hidden}, {tokens} on {device}")
+        return next(peaks)
+
+    asked = ours.ask
+    monkeypatch.setattr(script, "peak_flops", products)
+    monkeypatch.setattr(ours, "ask", lambda line: log.append("ours") or asked(line))
+    monkeypatch.setattr(script, "start", lambda works: {"ours": ours})
+    (line,) = script.measure(work(script), ["ours"], rounds=3, peak=None)
+    assert line.endswith(" | 50% of 1.55 TFLOP/s | 3 |"), "10, 5 and 2.5 tokens a second: a half, a half, a quarter"
+    assert log == ["products of 64, 32 on cpu", "ours"] * 3
+
+
+def test_products_have_turns_where_ours_has(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = {
+        "bert": fake(script, [(20, 1.0)], [(20, 1.0)], attention="sdpa"),
+        "ours": fake(script, [(20, 9.0), (20, 9.0), (20, 9.0)], multiplied=1, head=1, reach=1),
+    }
+    calls: list[str] = []
+    monkeypatch.setattr(script, "peak_flops", lambda *of: calls.append("products") or 1e12)
+    assert script.take_turns(dict(systems), work(script), 2) == [script.Pair(1e12, 20 / 9.0)]
+    assert calls == ["products"], "ours is full behind the first round"
+
+
+def test_products_alone_reach_something() -> None:
+    train = importlib.import_module("train")
+    assert train.products_turn(train.Work("data", "2x64", 8, 32, "modernbert", "muon", "no", "cpu")) > 0.0
 
 
 def test_without_ours_nothing_is_compared(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ r"""Training throughput: our step against transformers' Trainer on the same rows
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
 is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
 count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
-step's end to the next one's, loading and masking included; the table shows medians of all steps. Tokens are those of
-the text, without special tokens and padding. All train on rows of the same prepared text, with as many of them a step:
-ours on one after another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps
-(on a GPU 64) in random order, again and again.
+step's end to the next one's, loading and masking included; the table shows medians of all steps, at least three, and
+marks what rests on fewer than five. Tokens are those of the text, without special tokens and padding. All train on rows
+of the same prepared text, with as many of them a step: ours on one after another, which in an epoch's last steps may be
+fewer, transformers' on those of the first eight steps (on a GPU 64) in random order, again and again.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -61,7 +62,9 @@ from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 SECONDS = 4.0  # of a turn, that count
-LEAST_STEPS = 2  # that count, in turns of their own where steps are longer than these
+LEAST_STEPS = 3  # that count, shared out over the rounds where steps are longer than turns
+FEW_STEPS = 5  # figures of fewer are marked
+FEW = f"`*`: of fewer than {FEW_STEPS} steps."
 TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest; they count, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
@@ -80,9 +83,9 @@ class System(Child):
         self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
-    def go(self) -> float:
-        """A turn: tokens a second, the median of its steps."""
-        taken = self._train(SECONDS)
+    def go(self, least_steps: int = 1) -> float:
+        """A turn, of so many steps at least that count: tokens a second, the median of its steps."""
+        taken = self._train(SECONDS, least_steps)
         read = self.tokens[-len(taken) :]
         return statistics.median(tokens / seconds for tokens, seconds in zip(read, taken, strict=True))
 
@@ -90,8 +93,8 @@ class System(Child):
         """Seconds of a step, of a few; they count as those of turns do."""
         return statistics.median(self._train(TRIAL_SECONDS))
 
-    def _train(self, seconds: float) -> list[float]:
-        answer = self.ask(seconds)
+    def _train(self, seconds: float, least_steps: int = 1) -> list[float]:
+        answer = self.ask(f"{seconds} {least_steps}")
         self.seconds += answer["seconds"]
         self.tokens += answer["tokens"]
         self.memory = answer["memory"]
@@ -189,11 +192,12 @@ def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[Pa
         for name, process in list(processes.items()):
             with suppress(ChildEnded):
                 if _has_turn(process, number):
+                    least_steps = _least_steps(process, rounds - number + 1)
                     if name == "ours":
                         products = products_turn(work)
-                        pairs.append(Pair(products, process.go()))
+                        pairs.append(Pair(products, process.go(least_steps)))
                     else:
-                        process.go()
+                        process.go(least_steps)
                 if not any(_has_turn(process, later) for later in range(number + 1, rounds + 1)):
                     process.close()  # its memory is for the others
                 continue
@@ -223,11 +227,12 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
     cell, lines = f"{work.size} | {work.length:,} | {work.rows * work.length:,}", []
     for name, process in processes.items():
         facts, each, median = process.facts, rates[name], medians[name]
-        ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
-        share = share_of_peak(facts, work, pairs, peak) if name == "ours" else "-"
+        few = _few(len(each))
+        ratio = f"{medians['ours'] / median:.2f}{_few(len(rates['ours']), len(each))}" if "ours" in medians else "-"
+        share = share_of_peak(facts, work, pairs, peak) + few if name == "ours" else "-"
         spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
-            f"| {cell} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
+            f"| {cell} | {name}{_note(facts)} | {median:,.0f}{few} ({spread}) | {ratio} | {share} "
             f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
@@ -237,6 +242,21 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
 def _has_turn(process: System, number: int) -> bool:
     """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
     return number == 1 or sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
+
+
+def _least_steps(process: System, turns: int) -> int:
+    """Of the next turn, where so many are left: as many turns as can be share the steps that are still to count."""
+    return max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / turns))
+
+
+def _few(*steps: int) -> str:
+    """The mark of a figure that rests on so many steps of each system."""
+    return "*" if min(steps) < FEW_STEPS else ""
+
+
+def _explained(lines: list[str]) -> list[str]:
+    """The table, and below it what its marks mean, where it has any."""
+    return [*lines, "", FEW] if any("* " in line for line in lines) else lines
 
 
 def _note(facts: dict[str, Any]) -> str:
@@ -303,7 +323,9 @@ def main() -> None:
                 print(*found, sep="\n", flush=True)
                 lines += found
                 if asked.table:
-                    write_table(asked.table, name, lines, gpu=gpu)
+                    write_table(asked.table, name, _explained(lines), gpu=gpu)
+    for line in _explained(lines)[len(lines) :]:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,28 @@ def table(results: Results) -> list[str]:
     for name, entry in sorted(results.items(), key=_place):
         work, (seconds, loss, accuracy) = entry["work"], entry["points"][-1]
         ours = work["system"] == "ours"
-        batch = f"recipe `{work['recipe']}`" if ours else f"{work['batch_tokens']:,}"
         rate = "" if ours else f"{work['learning_rate']:g}"
         minutes, steps = f"{seconds / 60.0:.1f}", f"{entry['steps']:,}"
-        told = [name, entry.get("date", NOT_RECORDED), minutes, steps, batch, rate, f"{loss:.3f}", f"{accuracy:.1%}"]
+        told = [
+            name,
+            entry.get("date", NOT_RECORDED),
+            minutes,
+            steps,
+            _positions(entry),
+            rate,
+            f"{loss:.3f}",
+            f"{accuracy:.1%}",
+        ]
         lines.append(f"| {' | '.join(told)} |")
     return [*lines, "", *(verdict(results, peer) for peer in PEERS if peer in results)]
+
+
+def _positions(entry: Mapping[str, Any]) -> str:
+    """Positions a step: those of ours as its run told them; older runs name their recipe only."""
+    work, facts = entry["work"], entry.get("facts", {})
+    if work["system"] != "ours":
+        return f"{work['batch_tokens']:,}"
+    return f"{facts['batch_tokens']:,}" if "batch_tokens" in facts else f"recipe `{work['recipe']}`"
 
 
 def made(results: Results) -> list[str]:

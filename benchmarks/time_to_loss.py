@@ -97,7 +97,7 @@ def ours(work: Work, out: TextIO) -> None:
         return found.loss, found.accuracy
 
     turn = Turn(out, evaluate, marks(work.minutes))
-    turn.begin(parameters=model.num_parameters)
+    turn.begin(parameters=model.num_parameters, batch_tokens=recipe.training.batch_tokens)
     for _ in training.reports(turn.now):
         turn.step()
     turn.end()

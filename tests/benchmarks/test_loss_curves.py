@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import types
 from pathlib import Path
@@ -47,13 +48,34 @@ def test_every_seed_of_a_budget_must_get_there(script: types.ModuleType) -> None
 
 
 def test_the_table_has_a_line_a_run_and_a_verdict_a_peer(script: types.ModuleType) -> None:
-    lines = script.table({"ours-3": run("ours", 3.0, 180.0, 5.0), "tuned": PEERS["tuned"]})
+    ours = run("ours", 3.0, 180.0, 5.0)
+    told = {**ours, "facts": {"batch_tokens": 4096}}
+    lines = script.table({"ours-3": told, "ours-3-before": ours, "tuned": PEERS["tuned"]})
     assert lines[2:-1] == [
         "| tuned | 2026-01-02 | 30.0 | 1,234 | 2,048 | 0.0005 | 6.000 | 25.0% |",
-        "| ours-3 | 2026-01-02 | 3.0 | 1,234 | recipe `tiny` |  | 5.000 | 25.0% |",
+        "| ours-3 | 2026-01-02 | 3.0 | 1,234 | 4,096 |  | 5.000 | 25.0% |",
+        "| ours-3-before | 2026-01-02 | 3.0 | 1,234 | recipe `tiny` |  | 5.000 | 25.0% |",
         "",
     ]
     assert lines[-1].startswith("`tuned` ends at 6.000")
+
+
+def test_ours_tells_the_positions_of_its_steps(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_to_loss = importlib.import_module("time_to_loss")
+    told: dict[str, Any] = {}
+
+    class Turn:
+        def __init__(self, *given: object) -> None: ...
+
+        def begin(self, **facts: Any) -> None:
+            told.update(facts)
+            raise time_to_loss.Ended
+
+    monkeypatch.setattr(time_to_loss, "Turn", Turn)
+    small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
+    with pytest.raises(time_to_loss.Ended):
+        time_to_loss.ours(time_to_loss.Work(str(data_folder), "ours", 0.1, overrides=small), io.StringIO())
+    assert told["batch_tokens"] == 256
 
 
 def measured(entry: dict[str, Any], torch: str) -> dict[str, Any]:

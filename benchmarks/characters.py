@@ -22,12 +22,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from annotated import LENGTH, MASK, Annotated, hide, read_ids
+from annotated import LENGTH, MASK, ROWS, Annotated, hide, read_ids
 from tables import shown, write_table
 from torch import Tensor
 from torch.nn import functional
@@ -211,18 +211,33 @@ def seconds_to(points: Sequence[Point], accuracy: float) -> float | None:
     return next((point.seconds for point in points if point.steps and point.accuracy >= accuracy), None)
 
 
-def table(curves: dict[str, list[Point]]) -> list[str]:
-    """Some looks of each system, and how long ours took to what the experiment came to."""
+def positions(work: Work) -> int:
+    """Of a step: what the recipe of ours says, with what was set."""
+    from unmask.recipe.recipe import load_recipe
+
+    if work.system == "annotated":
+        return ROWS * LENGTH
+    return load_recipe(work.recipe, overrides=work.overrides).training.batch_tokens
+
+
+def table(curves: dict[str, list[Point]], batches: Mapping[str, int]) -> list[str]:
+    """Some looks of each system, and how long ours took to what the experiment came to.
+
+    Args:
+        curves: By system.
+        batches: Positions a step, by the same names.
+    """
     lines = [
-        "| system | training | characters a second | loss, 80/10/10 | accuracy | loss, masks | accuracy |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| system | positions a step | training | characters a second | loss, 80/10/10 | accuracy | loss, masks "
+        "| accuracy |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, points in curves.items():
         for point in [points[place] for place in sorted({len(points) * part // 8 - 1 for part in range(1, 9)} - {-1})]:
             speed = f"{point.characters / point.seconds:,.0f}" if point.seconds else "-"
             lines.append(
-                f"| {name} | {point.seconds:,.0f} s | {speed} | {point.loss:.3f} | {point.accuracy:.3f} "
-                f"| {point.masks_loss:.3f} | {point.masks_accuracy:.3f} |"
+                f"| {name} | {batches[name]:,} | {point.seconds:,.0f} s | {speed} | {point.loss:.3f} "
+                f"| {point.accuracy:.3f} | {point.masks_loss:.3f} | {point.masks_accuracy:.3f} |"
             )
     return lines + (["", verdict(curves)] if len(curves) == len(SYSTEMS) else [])
 
@@ -301,7 +316,7 @@ def main() -> None:
             for name in asked.systems.split(",")
         ]
         curves = run(works, asked.slice_seconds)
-    lines = table(curves)
+    lines = table(curves, {work.system: positions(work) for work in works})
     print(*lines, sep="\n")
     if asked.picture:
         draw(curves, asked.picture)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tables import NOT_RECORDED, told
+
 PEERS = ("run_mlm", "tuned")
 GOALS = {"tuned": 10.0, "run_mlm": 40.0}  # ours gets there in at most one so-many-th of the time
 COLOURS = {"run_mlm": "#8a94a0", "tuned": "#1d2733"}
@@ -26,18 +28,44 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
 def table(results: Results) -> list[str]:
     """A line a run, the slowest systems first, and what comes of it."""
     lines = [
-        "| system | date | minutes | steps | positions a step | learning rate | held-out loss | accuracy |",
+        "| system | measured | minutes | steps | positions a step | learning rate | held-out loss | accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, entry in sorted(results.items(), key=_place):
         work, (seconds, loss, accuracy) = entry["work"], entry["points"][-1]
         ours = work["system"] == "ours"
-        batch = f"recipe `{work['recipe']}`" if ours else f"{work['batch_tokens']:,}"
         rate = "" if ours else f"{work['learning_rate']:g}"
         minutes, steps = f"{seconds / 60.0:.1f}", f"{entry['steps']:,}"
-        told = [name, entry["date"], minutes, steps, batch, rate, f"{loss:.3f}", f"{accuracy:.1%}"]
+        told = [
+            name,
+            entry.get("date", NOT_RECORDED),
+            minutes,
+            steps,
+            _positions(entry),
+            rate,
+            f"{loss:.3f}",
+            f"{accuracy:.1%}",
+        ]
         lines.append(f"| {' | '.join(told)} |")
     return [*lines, "", *(verdict(results, peer) for peer in PEERS if peer in results)]
+
+
+def _positions(entry: Mapping[str, Any]) -> str:
+    """Positions a step: those of ours as its run told them; older runs name their recipe only."""
+    work, facts = entry["work"], entry.get("facts", {})
+    if work["system"] != "ours":
+        return f"{work['batch_tokens']:,}"
+    return f"{facts['batch_tokens']:,}" if "batch_tokens" in facts else f"recipe `{work['recipe']}`"
+
+
+def made(results: Results) -> list[str]:
+    """On what and with which versions the runs were measured, as they say themselves: a line for all that agree."""
+    names: dict[str, list[str]] = {}
+    for name, entry in sorted(results.items(), key=_place):
+        names.setdefault(told(entry), []).append(name)
+    if len(names) == 1:
+        return [f"Measured on {where}." for where in names]
+    return [f"- {', '.join(some)}: {where}." for where, some in names.items()]
 
 
 def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[bool, float, str]:

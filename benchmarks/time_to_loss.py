@@ -18,14 +18,14 @@ quarter of one at least), so that all end at about the same time, and only a sys
              with its budget; its loops are compiled before
 
 Transformers' schedules need a number of steps: as many as fit the budget, measured before. They run to their end, so a
-slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system, with the day,
-the processor and a hash of the text; what is there already, of the same text and settings, is not run again.
+slower machine gives them more time, not fewer steps. What is found lies in FILE, a JSON line a system, with a hash of
+the text, and the day, the machine and the versions that it was measured with, which the table shows; what is there
+already, of the same text and settings, is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 import sys
@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TextIO
 import loss_curves
 import torch
 from peers import fast_tokenizer, features
-from tables import processor, write_table
+from tables import circumstances, write_table
 from train import prepare
 from turns import Ended, System, Turn, alternate, own_output
 
@@ -97,7 +97,7 @@ def ours(work: Work, out: TextIO) -> None:
         return found.loss, found.accuracy
 
     turn = Turn(out, evaluate, marks(work.minutes))
-    turn.begin(parameters=model.num_parameters)
+    turn.begin(parameters=model.num_parameters, batch_tokens=recipe.training.batch_tokens)
     for _ in training.reports(turn.now):
         turn.step()
     turn.end()
@@ -259,8 +259,7 @@ def _identity(entry: Mapping[str, Any]) -> tuple[str, Any]:
 
 def _write(results: Path, name: str, work: Work, system: System) -> None:
     entry = _entry(name, work) | {
-        "date": str(datetime.date.today()),
-        "processor": processor(),
+        **circumstances(),
         "facts": system.facts,
         "seconds": system.seconds,
         "steps": system.steps,
@@ -326,7 +325,7 @@ def main() -> None:
     if asked.picture:
         loss_curves.draw(results, asked.picture)
     if asked.table:
-        write_table(asked.table, "time-to-loss", lines)
+        write_table(asked.table, "time-to-loss", lines, made=loss_curves.made(results))
 
 
 if __name__ == "__main__":

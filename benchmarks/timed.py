@@ -44,12 +44,13 @@ class Stopwatch:
     Args:
         device: Where the work is done: times on a GPU run from a device that has nothing to do to one that has nothing
             to do, shared out over the steps, since single ones only say when the host was done with them.
-        seconds: How long steps count; at least one does.
+        seconds: How long steps count.
+        least_steps: How many count at least, however long they take.
     """
 
-    def __init__(self, device: str, seconds: float) -> None:
+    def __init__(self, device: str, seconds: float, least_steps: int = 1) -> None:
         self._on_gpu = device == "cuda"
-        self._warm_steps, self._seconds = WARM_STEPS[device], seconds
+        self._warm_steps, self._seconds, self._least_steps = WARM_STEPS[device], seconds, least_steps
 
     def begin(self) -> None:
         self._ends: list[float] = []  # of steps, from the last that does not count
@@ -65,7 +66,7 @@ class Stopwatch:
         elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= WARM_SECONDS:
             self._settle()
             self._ends.append(time.perf_counter())
-        enough = len(self._ends) > 1 and self._ends[-1] - self._ends[0] >= self._seconds
+        enough = len(self._ends) > self._least_steps and self._ends[-1] - self._ends[0] >= self._seconds
         if enough:
             self._settle()
             self._over = time.perf_counter()  # what a turn leaves is cleared away later

@@ -7,10 +7,10 @@ r"""Training throughput: our step against transformers' Trainer on the same rows
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
 is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
 count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
-step's end to the next one's, loading and masking included; the table shows medians of all steps. Tokens are those of
-the text, without special tokens and padding. All train on rows of the same prepared text, with as many of them a step:
-ours on one after another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps
-(on a GPU 64) in random order, again and again.
+step's end to the next one's, loading and masking included; the table shows medians of all steps, at least three, and
+marks what rests on fewer than five. Tokens are those of the text, without special tokens and padding. All train on rows
+of the same prepared text, with as many of them a step: ours on one after another, which in an epoch's last steps may be
+fewer, transformers' on those of the first eight steps (on a GPU 64) in random order, again and again.
 
     ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
               (`--optimizer`), masking, isolated documents
@@ -25,8 +25,10 @@ ours on one after another, which in an epoch's last steps may be fewer, transfor
 
 The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
 and 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over
-what matrix products in bf16 reach on this machine, measured in the same run; on a GPU over 790 TFLOP/s, what products
-reach on an H200 (its data sheet says 989), unless `--peak-tflops` says another number.
+what matrix products in bf16 reach on this machine. Its speed changes within minutes, so products have a turn of about a
+second just before each of ours: the table shows the median of ours over products, turn by turn, and the median of what
+products reached. On a GPU it is the share of 790 TFLOP/s, what products reach on an H200 (its data sheet says 989),
+unless `--peak-tflops` says another number.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
@@ -41,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -49,7 +52,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tables import write_table
@@ -59,7 +62,9 @@ from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 SECONDS = 4.0  # of a turn, that count
-LEAST_STEPS = 2  # that count, in turns of their own where steps are longer than these
+LEAST_STEPS = 3  # that count, shared out over the rounds where steps are longer than turns
+FEW_STEPS = 5  # figures of fewer are marked
+FEW = f"`*`: of fewer than {FEW_STEPS} steps."
 TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest; they count, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
@@ -78,16 +83,18 @@ class System(Child):
         self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
-    def go(self) -> None:
-        """A turn."""
-        self._train(SECONDS)
+    def go(self, least_steps: int = 1) -> float:
+        """A turn, of so many steps at least that count: tokens a second, the median of its steps."""
+        taken = self._train(SECONDS, least_steps)
+        read = self.tokens[-len(taken) :]
+        return statistics.median(tokens / seconds for tokens, seconds in zip(read, taken, strict=True))
 
     def trial(self) -> float:
         """Seconds of a step, of a few; they count as those of turns do."""
         return statistics.median(self._train(TRIAL_SECONDS))
 
-    def _train(self, seconds: float) -> list[float]:
-        answer = self.ask(seconds)
+    def _train(self, seconds: float, least_steps: int = 1) -> list[float]:
+        answer = self.ask(f"{seconds} {least_steps}")
         self.seconds += answer["seconds"]
         self.tokens += answer["tokens"]
         self.memory = answer["memory"]
@@ -147,7 +154,7 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     ):
         a = torch.randn(rows, inner, device=device).bfloat16()
         b = torch.randn(columns, inner, device=device).bfloat16()
-        for _ in range(6):
+        for _ in range(4):
             if device == "cuda":
                 torch.cuda.synchronize()
             begin = time.perf_counter()
@@ -159,38 +166,73 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     return best
 
 
-def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
-    """Rows of the table; the peak in FLOP a second, measured where None is given."""
-    processes = start({name: (name, work) for name in systems})
+class Pair(NamedTuple):
+    """What products alone reached in their turn, and ours in the one just behind."""
+
+    flops: float  # a second
+    tokens: float  # a second
+
+
+def products_turn(work: Work) -> float:
+    """The turn of products alone: FLOP a second. The memory that they took is for the others."""
+    reached = peak_flops(work.hidden, work.rows * work.length, work.device)
+    if work.device == "cuda":
+        torch.cuda.empty_cache()
+    return reached
+
+
+def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[Pair]:
+    """All rounds; processes that end are taken out.
+
+    Returns:
+        One of each round in which ours had a turn.
+    """
+    pairs: list[Pair] = []
     for number in range(1, rounds + 1):
         for name, process in list(processes.items()):
             with suppress(ChildEnded):
                 if _has_turn(process, number):
-                    process.go()
+                    least_steps = _least_steps(process, rounds - number + 1)
+                    if name == "ours":
+                        products = products_turn(work)
+                        pairs.append(Pair(products, process.go(least_steps)))
+                    else:
+                        process.go(least_steps)
                 if not any(_has_turn(process, later) for later in range(number + 1, rounds + 1)):
                     process.close()  # its memory is for the others
                 continue
             del processes[name]
-    positions = work.rows * work.length
-    if work.device == "cuda":
-        print(f"products alone: {peak_flops(work.hidden, positions, 'cuda') / 1e12:.0f} TFLOP/s", file=sys.stderr)
-    peak = peak or peak_flops(work.hidden, positions, work.device)
+    return pairs
+
+
+def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[Pair], peak: float | None) -> str:
+    """What ours reached of the peak, the median of its turns; the peak is that of each turn where None is given."""
+    flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
+    share = statistics.median(flops * pair.tokens / (peak or pair.flops) for pair in pairs)
+    return f"{share:.0%} of {(peak or statistics.median(pair.flops for pair in pairs)) / 1e12:.2f} TFLOP/s"
+
+
+def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
+    """Rows of the table; the peak in FLOP a second, measured in every round where None is given."""
+    processes = start({name: (name, work) for name in systems})
+    pairs = take_turns(processes, work, rounds)
+    if work.device == "cuda" and pairs:
+        alone = statistics.median(pair.flops for pair in pairs)
+        print(f"products alone: {alone / 1e12:.0f} TFLOP/s", file=sys.stderr)
     rates = {
         name: sorted(tokens / seconds for tokens, seconds in zip(process.tokens, process.seconds, strict=True))
         for name, process in processes.items()
     }
     medians = {name: statistics.median(each) for name, each in rates.items()}
-    cell, lines = f"{work.size} | {work.length:,} | {positions:,}", []
+    cell, lines = f"{work.size} | {work.length:,} | {work.rows * work.length:,}", []
     for name, process in processes.items():
         facts, each, median = process.facts, rates[name], medians[name]
-        ratio = f"{medians['ours'] / median:.2f}" if "ours" in medians else "-"
-        share = "-"
-        if name == "ours":
-            flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden
-            share = f"{flops * median / peak:.0%} of {peak / 1e12:.2f} TFLOP/s"
+        few = _few(len(each))
+        ratio = f"{medians['ours'] / median:.2f}{_few(len(rates['ours']), len(each))}" if "ours" in medians else "-"
+        share = share_of_peak(facts, work, pairs, peak) + few if name == "ours" else "-"
         spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
         lines.append(
-            f"| {cell} | {name}{_note(facts)} | {median:,.0f} ({spread}) | {ratio} | {share} "
+            f"| {cell} | {name}{_note(facts)} | {median:,.0f}{few} ({spread}) | {ratio} | {share} "
             f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
@@ -200,6 +242,21 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
 def _has_turn(process: System, number: int) -> bool:
     """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
     return number == 1 or sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
+
+
+def _least_steps(process: System, turns: int) -> int:
+    """Of the next turn, where so many are left: as many turns as can be share the steps that are still to count."""
+    return max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / turns))
+
+
+def _few(*steps: int) -> str:
+    """The mark of a figure that rests on so many steps of each system."""
+    return "*" if min(steps) < FEW_STEPS else ""
+
+
+def _explained(lines: list[str]) -> list[str]:
+    """The table, and below it what its marks mean, where it has any."""
+    return [*lines, "", FEW] if any("* " in line for line in lines) else lines
 
 
 def _note(facts: dict[str, Any]) -> str:
@@ -266,7 +323,9 @@ def main() -> None:
                 print(*found, sep="\n", flush=True)
                 lines += found
                 if asked.table:
-                    write_table(asked.table, name, lines, gpu=gpu)
+                    write_table(asked.table, name, _explained(lines), gpu=gpu)
+    for line in _explained(lines)[len(lines) :]:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def ways(system: str, work: Work) -> tuple[str, ...]:
 
 def serve(system: str, attention: str, work: Work) -> None:
     """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
-    another one is a turn of so many seconds, of which it says what its steps took and read."""
+    another one is a turn of so many seconds and at least so many steps, of which it says what they took and read."""
     out = own_output()
     importlib.import_module("assembly" if system == "ours" else "transformers.trainer")
     print("{}", file=out, flush=True)
@@ -86,7 +86,8 @@ def serve(system: str, attention: str, work: Work) -> None:
     let_go()
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
-        watch = Stopwatch(work.device, float(line))
+        seconds, least_steps = line.split()
+        watch = Stopwatch(work.device, float(seconds), int(least_steps))
         turn(watch)
         let_go()
         memory = peak_memory(torch.device(work.device))

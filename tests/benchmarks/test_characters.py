@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from tests.benchmarks.conftest import BENCHMARKS
+from unmask.recipe.recipe import load_recipe
 
 ROOT = BENCHMARKS.parent
 
@@ -120,10 +121,10 @@ def test_the_table_and_what_it_says(script: types.ModuleType, tmp_path: Path) ->
     ours = [point(script, seconds, seconds / 100) for seconds in range(0, 60, 3)]
     annotated = [point(script, seconds, seconds / 3000) for seconds in range(0, 1260, 60)]
     curves = {"ours": ours, "annotated": annotated}
-    lines = script.table(curves)
+    lines = script.table(curves, {"ours": 4096, "annotated": 2048})
     assert len([line for line in lines if line.startswith("| ours")]) == 8
-    assert "| ours | 57 s | 1,000 | 2.000 | 0.570 | 2.100 | 0.560 |" in lines
-    assert "| annotated | 1,200 s | 1,000 | 2.000 | 0.400 | 2.100 | 0.390 |" in lines
+    assert "| ours | 4,096 | 57 s | 1,000 | 2.000 | 0.570 | 2.100 | 0.560 |" in lines
+    assert "| annotated | 2,048 | 1,200 s | 1,000 | 2.000 | 0.400 | 2.100 | 0.390 |" in lines
     assert lines[-1] == (
         "The annotated experiment ends at 0.400, within a standard error of it after 1,200 s; ours is beyond at its "
         "look after 42 s: at least 29 times as fast."
@@ -133,11 +134,20 @@ def test_the_table_and_what_it_says(script: types.ModuleType, tmp_path: Path) ->
         {"ours": ours, "annotated": flat}
     )
     assert script.verdict({"ours": ours[:10], "annotated": annotated}).endswith("does not get there within 27 s.")
-    assert script.table({"ours": ours[:1]})[-1] == "| ours | 0 s | - | 2.000 | 0.000 | 2.100 | -0.010 |"
+    assert (
+        script.table({"ours": ours[:1]}, {"ours": 8})[-1] == "| ours | 8 | 0 s | - | 2.000 | 0.000 | 2.100 | -0.010 |"
+    )
     script.draw(curves, tmp_path / "curve.svg")
     drawn = (tmp_path / "curve.svg").read_text()
     assert drawn.startswith("<svg")
     assert all(colour in drawn for colour in script.COLOURS.values())
+
+
+def test_the_positions_of_a_step(script: types.ModuleType) -> None:
+    assert script.positions(script.Work("annotated", 1.0, "data")) == 64 * 32
+    assert script.positions(script.Work("ours", 1.0, "data")) == load_recipe("shakespeare-chars").training.batch_tokens
+    small = ("training.batch_tokens=256",)
+    assert script.positions(script.Work("ours", 1.0, "data", overrides=small)) == 256
 
 
 def test_it_is_in_the_makefile() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,10 +48,89 @@ def test_every_seed_of_a_budget_must_get_there(script: types.ModuleType) -> None
 
 
 def test_the_table_has_a_line_a_run_and_a_verdict_a_peer(script: types.ModuleType) -> None:
-    lines = script.table({"ours-3": run("ours", 3.0, 180.0, 5.0), "tuned": PEERS["tuned"]})
+    ours = run("ours", 3.0, 180.0, 5.0)
+    told = {**ours, "facts": {"batch_tokens": 4096}}
+    lines = script.table({"ours-3": told, "ours-3-before": ours, "tuned": PEERS["tuned"]})
     assert lines[2:-1] == [
         "| tuned | 2026-01-02 | 30.0 | 1,234 | 2,048 | 0.0005 | 6.000 | 25.0% |",
-        "| ours-3 | 2026-01-02 | 3.0 | 1,234 | recipe `tiny` |  | 5.000 | 25.0% |",
+        "| ours-3 | 2026-01-02 | 3.0 | 1,234 | 4,096 |  | 5.000 | 25.0% |",
+        "| ours-3-before | 2026-01-02 | 3.0 | 1,234 | recipe `tiny` |  | 5.000 | 25.0% |",
         "",
     ]
     assert lines[-1].startswith("`tuned` ends at 6.000")
+
+
+def test_ours_tells_the_positions_of_its_steps(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_to_loss = importlib.import_module("time_to_loss")
+    told: dict[str, Any] = {}
+
+    class Turn:
+        def __init__(self, *given: object) -> None: ...
+
+        def begin(self, **facts: Any) -> None:
+            told.update(facts)
+            raise time_to_loss.Ended
+
+    monkeypatch.setattr(time_to_loss, "Turn", Turn)
+    small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
+    with pytest.raises(time_to_loss.Ended):
+        time_to_loss.ours(time_to_loss.Work(str(data_folder), "ours", 0.1, overrides=small), io.StringIO())
+    assert told["batch_tokens"] == 256
+
+
+def measured(entry: dict[str, Any], torch: str) -> dict[str, Any]:
+    return {**entry, "processor": "A processor", "cores": 2, "versions": {"torch": torch, "numba": "0.1"}}
+
+
+def test_machine_and_versions_are_those_of_the_entries(script: types.ModuleType) -> None:
+    agree = {name: measured(entry, "2.0") for name, entry in PEERS.items()}
+    assert script.made(agree) == ["Measured on A processor, 2 cores, torch 2.0, numba 0.1."]
+    others = {**agree, "ours-3": measured(run("ours", 3.0, 180.0, 5.0), "2.1")}
+    assert script.made(others) == [
+        "- run_mlm, tuned: A processor, 2 cores, torch 2.0, numba 0.1.",
+        "- ours-3: A processor, 2 cores, torch 2.1, numba 0.1.",
+    ]
+
+
+def test_what_entries_do_not_say_is_not_made_up(script: types.ModuleType) -> None:
+    entry = run("ours", 3.0, 180.0, 5.0)
+    assert script.made({"ours-3": {**entry, "processor": "A processor"}}) == [
+        "Measured on A processor, cores not recorded, versions not recorded."
+    ]
+    del entry["date"]
+    assert script.made({"ours-3": entry}) == [
+        "Measured on processor not recorded, cores not recorded, versions not recorded."
+    ]
+    assert script.table({"ours-3": entry})[2].startswith("| ours-3 | not recorded | 3.0 | ")
+
+
+def test_an_entry_says_when_and_how_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_to_loss = importlib.import_module("time_to_loss")
+    (tmp_path / "manifest.json").write_text('{"fingerprint": "a hash"}', encoding="utf-8")
+    here = {"date": "2026-01-02", "processor": "A processor", "cores": 2, "versions": {"torch": "2.0"}}
+    monkeypatch.setattr(time_to_loss, "circumstances", lambda: here)
+    system = types.SimpleNamespace(facts={"parameters": 1}, seconds=45.0, steps=9, points=[(45.0, 5.0, 0.2)])
+    results, work = tmp_path / "results.jsonl", time_to_loss.Work(str(tmp_path), "ours", 0.75)
+    time_to_loss._write(results, "ours-0.75", work, system)
+    entry = time_to_loss.loss_curves.load(results)["ours-0.75"]
+    assert {key: entry[key] for key in here} == here
+    monkeypatch.setattr(time_to_loss, "circumstances", lambda: {**here, "versions": {"torch": "2.1"}})
+    monkeypatch.setattr(time_to_loss, "start", lambda work: pytest.fail("it is there already"))
+    time_to_loss.run({"ours-0.75": work}, results)
+    assert time_to_loss.loss_curves.load(results) == {"ours-0.75": entry}
+
+
+def test_the_page_shows_what_the_entries_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_to_loss = importlib.import_module("time_to_loss")
+    (tmp_path / "manifest.json").write_text('{"fingerprint": "a hash"}', encoding="utf-8")
+    page, results = tmp_path / "page.md", tmp_path / "results.jsonl"
+    page.write_text("<!-- time-to-loss -->\n<!-- end time-to-loss -->\n", encoding="utf-8")
+    entry = {**measured(PEERS["tuned"], "0.0.1"), "name": "tuned"}
+    results.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    monkeypatch.setattr(time_to_loss, "measure", lambda data, asked: None)
+    options = ["--results", str(results), "--table", str(page)]
+    monkeypatch.setattr(time_to_loss.sys, "argv", ["time_to_loss.py", str(tmp_path), *options])
+    time_to_loss.main()
+    head, table = page.read_text(encoding="utf-8").split("| system | measured |")
+    assert head.endswith("\n\nMeasured on A processor, 2 cores, torch 0.0.1, numba 0.1.\n\n")
+    assert "| tuned | 2026-01-02 |" in table

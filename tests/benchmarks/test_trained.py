@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import sys
 import types
 from pathlib import Path
@@ -59,6 +61,8 @@ def test_of_long_steps_the_first_does_not_count_and_one_does(
     for seconds in (4.0, 0.0):
         watch = timed.Stopwatch("cpu", seconds)
         assert a_turn(timed, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2)
+    watch = timed.Stopwatch("cpu", 4.0, 2)
+    assert a_turn(timed, monkeypatch, watch, [9.0, 8.0, 7.0, 6.0]) == (pytest.approx([8.0, 7.0]), 3), "asked for two"
 
 
 def test_a_gpus_turn_ends_when_it_has_nothing_to_do(timed: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +128,24 @@ def test_a_trainer_gets_whole_steps_of_a_short_text(
     assert [row["input_ids"] for row in rows[:in_an_epoch]] == epoch.rows.input_ids.tolist()
     text = sum(len(row["special_tokens_mask"]) - sum(row["special_tokens_mask"]) for row in rows)
     assert tokens == pytest.approx(text / 2, rel=0.01)
+
+
+def test_a_line_tells_how_long_a_turn_is(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, asked = io.StringIO(), []
+
+    def watch(*given: object) -> types.SimpleNamespace:
+        asked.append(given)
+        return types.SimpleNamespace(taken=lambda: [1.0], tokens=[7])
+
+    monkeypatch.setattr(script, "own_output", lambda: out)
+    monkeypatch.setattr(script, "Stopwatch", watch)
+    monkeypatch.setattr(script, "ours", lambda work: (lambda watch: None, {"reach": 1}))
+    monkeypatch.setattr(script.sys, "stdin", io.StringIO("begin\n4.0 2\n1.0 1\n"))
+    script.serve("ours", "own", script.Work("data", "1x64", 64, 64, "modernbert", "muon", "no", "cpu"))
+    assert asked == [("cpu", 4.0, 2), ("cpu", 1.0, 1)]
+    ready, built, *answers = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (ready, built) == ({}, {"reach": 1})
+    assert [(answer["seconds"], answer["tokens"]) for answer in answers] == [([1.0], [7])] * 2
 
 
 class Way:

@@ -5,6 +5,7 @@ What would need a number, which is what a host waits for, fails there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -276,6 +277,22 @@ def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.Mo
     assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
     assert why_not_compiled("yes", CUDA, minutes=2.0) is None
     assert why_not_compiled("no", CUDA) == "the recipe says so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be set",
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider setting",
+        "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.",
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+    ],
+)
+def test_what_torch_says_on_gpus_ends_no_test(text: str) -> None:
+    """Else no test that compiles could pass there; other warnings stay errors."""
+    warnings.warn(text, stacklevel=1)
+    with pytest.raises(UserWarning, match="other"):
+        warnings.warn(f"other: {text}", stacklevel=1)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -326,6 +326,7 @@ def test_a_gpu_learns_what_a_cpu_learns(
     tolerance = 1e-3 if dtype == torch.float32 else 3e-2
     assert found == pytest.approx(wanted, rel=tolerance)
     assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)
+    assert (there.model.encoder.compiled_block is not None) == compiled, "else it went on without"
 
 
 @pytest.mark.gpu

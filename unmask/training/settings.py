@@ -98,8 +98,8 @@ class TrainingSettings(Settings):
             memory, about a third more time, the same gradients.
         compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
             at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
-            Triton and a C compiler are installed, unless the budget is less than five minutes. CPUs have compiled loops
-            instead, so `yes` is an error there.
+            Triton and a C compiler are installed, unless the budget is less than five minutes, and goes on without
+            where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error there.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 

@@ -276,6 +276,11 @@ def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.Mo
     assert why_not_compiled("auto", CUDA, minutes=60.0) is None
     assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
     assert why_not_compiled("yes", CUDA, minutes=2.0) is None
+    assert why_not_compiled("auto", CUDA, steps=100) is None
+    assert "fewer than 100 steps it may not pay; training.compile_blocks = 'yes'" in str(
+        why_not_compiled("auto", CUDA, steps=99)
+    )
+    assert why_not_compiled("yes", CUDA, steps=99) is None
     assert why_not_compiled("no", CUDA) == "the recipe says so"
 
 
@@ -293,6 +298,12 @@ def test_what_torch_says_on_gpus_ends_no_test(text: str) -> None:
     warnings.warn(text, stacklevel=1)
     with pytest.raises(UserWarning, match="other"):
         warnings.warn(f"other: {text}", stacklevel=1)
+
+
+def test_steps_of_a_budget() -> None:
+    tokens = {"steps": None, "tokens": 1025, "batch_tokens": 256}
+    assert [settings_of(**each).known_steps for each in ({"steps": 20}, tokens)] == [20, 5]
+    assert settings_of(steps=None, minutes=2.0).known_steps is None
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -44,7 +44,8 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     initialise(model, seed=settings.seed, method=recipe.model.initialisation)
     model.to(device)
     model.encoder.compute_dtype = dtype
-    if why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes) is None:
+    choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
+    if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
         compile_model(model)
     return Training(
         TrainState(model, Optimizer(model, settings, dtype=dtype)),

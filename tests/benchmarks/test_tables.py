@@ -80,7 +80,7 @@ def test_every_table_of_the_page_is_made_by_a_target() -> None:
         "bench-rest": {"prepare", "inference", "startup", "scaling", "train"},
         "bench-long": {"time_to_loss", "characters"},
     }
-    by_others = {"training-gpu", "scoring"}  # need a GPU and a download
+    by_others = {"training-gpu", "training-gpu-adamw", "scoring"}  # need a GPU and a download
     by_scripts = {"masking", "training", "prepare", "inference", "startup", "scaling", "time-to-loss", "characters"}
     assert set(names) == by_scripts | {"training-large"} | by_others
     assert "--sizes 12x768 --table docs/benchmarks.md --name training-large" in makefile

@@ -103,17 +103,12 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
     return counter
 
 
-# torch looks at each tensor's gradient while it traces, and hides the warning by a filter that "error" goes before.
-HIDDEN = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
 def _with_capacity(capacity: int) -> Sequences:
     sequences = Sequences.of(SEGMENTS)
     return sequences.map(lambda begins: torch.cat([begins, begins[-1:].expand(capacity + 1 - len(begins))]))
 
 
 @pytest.mark.slow
-@HIDDEN
 @pytest.mark.parametrize("in_line", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"layout": "bert", "dropout": 0.2}])
 def test_compiled_blocks_are_few_and_whole(
@@ -150,7 +145,6 @@ def test_compiled_blocks_are_few_and_whole(
 
 
 @pytest.mark.slow
-@HIDDEN
 def test_the_compiled_loss_is_the_loss(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, counter: Counter
 ) -> None:

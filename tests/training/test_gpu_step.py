@@ -5,6 +5,7 @@ What would need a number, which is what a host waits for, fails there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -275,7 +276,34 @@ def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.Mo
     assert why_not_compiled("auto", CUDA, minutes=60.0) is None
     assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
     assert why_not_compiled("yes", CUDA, minutes=2.0) is None
+    assert why_not_compiled("auto", CUDA, steps=100) is None
+    assert "fewer than 100 steps it may not pay; training.compile_blocks = 'yes'" in str(
+        why_not_compiled("auto", CUDA, steps=99)
+    )
+    assert why_not_compiled("yes", CUDA, steps=99) is None
     assert why_not_compiled("no", CUDA) == "the recipe says so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be set",
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider setting",
+        "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.",
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+    ],
+)
+def test_what_torch_says_on_gpus_ends_no_test(text: str) -> None:
+    """Else no test that compiles could pass there; other warnings stay errors."""
+    warnings.warn(text, stacklevel=1)
+    with pytest.raises(UserWarning, match="other"):
+        warnings.warn(f"other: {text}", stacklevel=1)
+
+
+def test_steps_of_a_budget() -> None:
+    tokens = {"steps": None, "tokens": 1025, "batch_tokens": 256}
+    assert [settings_of(**each).known_steps for each in ({"steps": 20}, tokens)] == [20, 5]
+    assert settings_of(steps=None, minutes=2.0).known_steps is None
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -309,6 +337,7 @@ def test_a_gpu_learns_what_a_cpu_learns(
     tolerance = 1e-3 if dtype == torch.float32 else 3e-2
     assert found == pytest.approx(wanted, rel=tolerance)
     assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)
+    assert (there.model.encoder.compiled_block is not None) == compiled, "else it went on without"
 
 
 @pytest.mark.gpu

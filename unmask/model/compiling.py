@@ -7,6 +7,8 @@ A block is compiled and not the whole encoder: all layers of a kind share one pi
 for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for any
 number of sequences in them; the loss for any number of targets, which falls while a mask rate falls. Evaluation runs
 uncompiled, since its shapes change from batch to batch.
+
+Compiling happens in the first steps, backward passes included, and may fail there: `unmask.training.uncompiled`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ class Sitting:
         model = self._model().to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
-        self._uncompiled = why_not_compiled(training.compile_blocks, self.device, minutes=training.minutes)
+        self._uncompiled = why_not_compiled(
+            training.compile_blocks, self.device, minutes=training.minutes, steps=training.known_steps
+        )
         if self._uncompiled is None:
             compile_model(model)
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))

@@ -11,6 +11,7 @@ import torch
 from unmask.errors import SettingsError
 
 _WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
+_WORTH_COMPILING_STEPS = 100  # fewer take less than that wherever a step takes less than three seconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -38,7 +39,11 @@ def _cpu_multiplies_bf16() -> bool:
 
 
 def why_not_compiled(
-    choice: Literal["auto", "yes", "no"], device: torch.device, *, minutes: float | None = None
+    choice: Literal["auto", "yes", "no"],
+    device: torch.device,
+    *,
+    minutes: float | None = None,
+    steps: int | None = None,
 ) -> str | None:
     """Why blocks are not compiled (`unmask.model.compiling`); None: they are.
 
@@ -48,6 +53,7 @@ def why_not_compiled(
         choice: Of the recipe.
         device: Where the model is.
         minutes: Of the whole training; None: nobody knows.
+        steps: Of the whole training, about; None: nobody knows.
 
     Raises:
         SettingsError: It is asked for where it cannot be done.
@@ -63,6 +69,8 @@ def why_not_compiled(
         return "loops for CPUs are compiled already"
     if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
         return f"in less than {_WORTH_COMPILING:.0f} minutes it may not pay; training.compile_blocks = 'yes' does it"
+    if choice == "auto" and steps is not None and steps < _WORTH_COMPILING_STEPS:
+        return f"for fewer than {_WORTH_COMPILING_STEPS} steps it may not pay; training.compile_blocks = 'yes' does it"
     failure = _failure_to_compile(device)
     if choice == "yes" and failure is not None:
         raise SettingsError(f"training.compile_blocks = 'yes' cannot be done: {failure}; take 'auto' or 'no'")

@@ -23,6 +23,7 @@ from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import LearnerState, Model
 from unmask.training.step import training_step
+from unmask.training.uncompiled import step_that_compiles
 
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
 _BEGINNING = 1e-3  # progress of the first step by the clock
@@ -89,6 +90,7 @@ def train(
     Raises:
         DivergedError: The loss or the gradient is not finite; on a CPU the state is that of the step before.
         MemoryFullError: Not even one row fits into memory.
+        SettingsError: Blocks cannot be compiled, which the settings ask for.
     """
     budget = Budget.of(settings)
     device = state.model.encoder.device
@@ -126,7 +128,8 @@ def train(
                 observe=board is not None and board.needs_steps,
             )
             rows, tokens = batch.rows, state.micro_tokens
-            result, state.micro_tokens = step_that_fits(step, rows, state.optimizer, micro_tokens=tokens)
+            fitting = partial(step_that_fits, step, rows, state.optimizer, micro_tokens=tokens)
+            result, state.micro_tokens = step_that_compiles(fitting, state.model, state.optimizer, settings)
 
             if board is not None and result.observed is not None:
                 board.observe(result.observed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -98,8 +99,9 @@ class TrainingSettings(Settings):
             memory, about a third more time, the same gradients.
         compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
             at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
-            Triton and a C compiler are installed, unless the budget is less than five minutes. CPUs have compiled loops
-            instead, so `yes` is an error there.
+            Triton and a C compiler are installed, unless the budget is less than five minutes or 100 steps, and goes on
+            without where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error
+            there.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 
@@ -143,6 +145,11 @@ class TrainingSettings(Settings):
                 f"length_schedule.lengths {list(self.length_schedule.lengths)} go beyond sequence_length {longest}"
             )
         return self
+
+    @property
+    def known_steps(self) -> int | None:
+        """Optimizer steps that the budget is about (at least, where it is in tokens); None: the clock decides."""
+        return self.steps if self.tokens is None else math.ceil(self.tokens / self.batch_tokens)
 
     def length_at(self, progress: float) -> int:
         """Positions of a row at a progress in [0, 1]."""

@@ -26,7 +26,7 @@ TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog i
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
     path = tmp_path / "lines.txt"
-    path.write_text("\n".join([*TEXTS[:2], "", *TEXTS[2:]]) + "\n")
+    path.write_text("\n".join([*TEXTS, ""]) + "\n")
     return path
 
 
@@ -79,6 +79,31 @@ def test_tables_to_parquet_in_parts(
     np.testing.assert_allclose(np.array(found.column("embedding").to_pylist()), run.model.embed(TEXTS), atol=1e-5)
     assert main(*arguments, "--overwrite")[0] == 0
     assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where", "ids"),
+    [
+        ("a.txt", "the dog\n\n \nthe cat\n", "line 2", [1, 4]),
+        ("a.csv", "id,text\n7,the dog\n8,the king\n9,\n10,the cat\n", "row 3", ["7", "8", "10"]),
+    ],
+)
+def test_a_text_after_an_empty_one_needs_ids(
+    main: Main, run: unmask.Run, tmp_path: Path, name: str, content: str, where: str, ids: list[str | int]
+) -> None:
+    """Rows of .npy would be those of other lines; Parquet says which they are."""
+    (tmp_path / name).write_text(content)
+    out = tmp_path / "vectors.npy"
+    code, printed, err = main("embed", run.folder, tmp_path / name, "--out", out)
+    assert (code, printed) == (2, "")
+    message = (
+        f"{name}: {where} has no text, and others follow it, so rows of a .npy file, which keeps no ids, would not"
+    )
+    assert message in " ".join(err.split())
+    assert "give --out a .parquet file, which keeps them, or take the empty ones out" in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert main("embed", run.folder, tmp_path / name, "--out", out.with_suffix(".parquet"))[0] == 0
+    assert pq.read_table(out.with_suffix(".parquet")).column("id").to_pylist() == ids
 
 
 @pytest.mark.parametrize("odd", [0, 7])

@@ -78,7 +78,7 @@ def test_folders_of_other_layouts_pass(
     assert result.passed, result.plain()
     assert set(result.checks) == CHECKS - {"files_unchanged"}
     assert result.skipped == {
-        "files_unchanged": "the folder has no checksums.json, as only unmask writes one",
+        "files_unchanged": "the folder has no checksums.json, which pretrain and finetune write beside their models",
         "onnx_equals_ours": "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`",
     }
 
@@ -315,7 +315,7 @@ def test_a_configuration_that_cannot_be_read(copy: Path) -> None:
     (copy / "config.json").write_text("{")
     assert "config.json: not JSON" in failed(copy)["special_ids"]
     (copy / "config.json").write_text('{"model_type": "t5"}')
-    assert "model_type 't5' is not supported" in failed(copy)["finite_weights"]
+    assert "model_type 't5' is not supported" in failed(copy)["tied_weights"]
 
 
 def test_compare_by_hand() -> None:

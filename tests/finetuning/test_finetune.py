@@ -275,7 +275,14 @@ def test_random_weights(encoder: Path, tmp_path: Path) -> None:
 def test_csv_of_predictions(tmp_path: Path) -> None:
     from unmask.cli.predict import _csv
 
-    rows = [{"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "tags": ("O", None)}]
-    assert list(csv.DictReader(_csv(rows).splitlines())) == [
-        {"row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25", "tags": "O "}
+    words, tags = ["New York", 'a"b', "é"], ["B-place", None, "O"]
+    rows = [
+        {"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "words": tuple(words), "tags": tuple(tags)}
     ]
+    (found,) = csv.DictReader(_csv(rows).splitlines())
+    assert json.loads(found["words"]) == words
+    assert "é" in found["words"], "legible as it is"
+    assert json.loads(found["tags"]) == tags
+    assert {name: cell for name, cell in found.items() if name not in {"words", "tags"}} == {
+        "row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25"
+    }  # fmt: skip

@@ -81,8 +81,12 @@ def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Pat
     backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
         TokenizerError, match=r"tokenizer\.json: the tokenizer has no mask token \(\[MASK\] or <mask>\)"
-    ):
+    ) as caught:
         load_tokenizer(tmp_path)
+    assert str(caught.value).endswith(
+        'for a new model, add it with tokenizer.add_special_tokens(["[MASK]"]) and save the tokenizer again; a model '
+        "that was trained without one has no embedding of it, and cannot be used here"
+    )
     roles = {"unk_token": "<oov>", "cls_token": {"content": "<begin>"}, "sep_token": "<end>", "mask_token": "<hidden>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(roles))
     tokenizer = load_tokenizer(tmp_path)

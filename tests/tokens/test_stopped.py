@@ -49,7 +49,7 @@ def num_parts(out: Path) -> int:
 
 
 def wait_for_parts(out: Path, least: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and num_parts(out) < least:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -173,7 +173,7 @@ def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_pat
     process.send_signal(signum)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == (-signum if signum != signal.SIGINT else process.returncode) != 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while workers_on(out):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -198,7 +198,7 @@ def test_standard_input_that_was_cut_off_is_not_taken_for_whole(tmp_path: Path) 
     assert process.stdin is not None
     process.stdin.write(text[: len(text) // 2])
     process.stdin.flush()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (out / "stdin.txt.partial").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

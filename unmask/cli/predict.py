@@ -98,7 +98,7 @@ def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Probabilities of classes have a column each; lists of words and tags are joined with spaces."""
+    """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back."""
     flat = []
     for row in rows:
         cells: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
             if isinstance(value, dict):
                 cells |= {f"{name}.{inner}": share for inner, share in value.items()}
             elif isinstance(value, list | tuple):
-                cells[name] = " ".join("" if item is None else str(item) for item in value)
+                cells[name] = json.dumps(value, ensure_ascii=False, allow_nan=False)
             else:
                 cells[name] = value
         flat.append(cells)

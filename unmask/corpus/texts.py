@@ -49,6 +49,7 @@ class TextFile:
         source: The file, with the column of its texts.
         id_column: The column of ids that is read; None where numbers are.
         skipped: What the last reading passed over: reason to number.
+        first_skipped: The first of these, such as `line 3`; None where nothing was passed over.
 
     Raises:
         CorpusError: It is not one file that can be read, or a column is not there.
@@ -61,6 +62,7 @@ class TextFile:
         bad = BadInput(skip=False, way_out=None)
         self.source, self.id_column = sources[0], id_column
         self.skipped: Counter[str] = Counter()
+        self.first_skipped: str | None = None
         if not self.source.is_table:
             for name, option in ((column, "text"), (id_column, "ids")):
                 if name is not None:
@@ -79,10 +81,15 @@ class TextFile:
     def describe(self) -> str:
         """One line on what is read."""
         if not self.source.is_table:
-            kinds = {"fasta": "a sequence", "conll": "a sentence", "conllu": "a sentence"}
-            return f"a text is {kinds.get(self.source.kind, 'a line')}"
+            return f"a text is a {self._unit}"
         ids = "the number of the row" if self.id_column is None else f"column {self.id_column!r}"
         return f"a text is a row, its text in column {self.source.column!r}, its id {ids}"
+
+    @property
+    def _unit(self) -> str:
+        """What a text is in the file."""
+        kinds = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
+        return "row" if self.source.is_table else kinds.get(self.source.kind, "line")
 
     def read(self) -> Iterator[NamedText]:
         """Yields the texts.
@@ -90,15 +97,16 @@ class TextFile:
         Raises:
             CorpusError: A row has no text or no id, or cannot be read; or there is no text at all.
         """
-        self.skipped = Counter()
+        self.skipped, self.first_skipped = Counter(), None
         found = False
         with naming_column():
-            for text in self._rows() if self.source.is_table else self._lines():
+            for number, text in enumerate(self._rows() if self.source.is_table else self._lines(), 1):
                 if text.text.strip():
                     found = True
                     yield text
                 else:
                     self.skipped[EMPTY] += 1
+                    self.first_skipped = self.first_skipped or f"{self._unit} {number}"
         if not found:
             raise CorpusError(f"{self.source.path}: there is no text in it")
 

@@ -90,7 +90,8 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                     assert content is not None, "a file has content"
                     found.append((f"{path}:{member.name}", content.read()))
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise CorpusError(f"{path}: not a readable tar archive ({error})") from error
+        reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
+        raise CorpusError(f"{path}: not a readable tar archive ({reason})") from error
     yield from ((name, io.BytesIO(data)) for name, data in sorted(found))
 
 

@@ -24,7 +24,7 @@ def files_unchanged(subject: Subject) -> Check | str:
     """The files have the checksums that were written with them; a reason where there are none."""
     wanted = read_checksums(subject.folder)
     if wanted is None:
-        return f"the folder has no {CHECKSUMS}, as only unmask writes one"
+        return f"the folder has no {CHECKSUMS}, which pretrain and finetune write beside their models"
     wrong = []
     for name, checksum in wanted.items():
         file = subject.folder / name

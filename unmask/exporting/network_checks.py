@@ -29,7 +29,7 @@ def finite_weights(subject: Subject) -> Check:
     """No stored weight is NaN or infinite."""
     wrong = [
         f"{name} holds {int((~tensor.isfinite()).sum()):,} values that are not finite"
-        for name, tensor in subject.weights.items()
+        for name, tensor in subject.raw_weights.items()
         if torch.is_floating_point(tensor) and not tensor.isfinite().all()
     ]
-    return count(wrong, f"{len(subject.weights)} tensors")
+    return count(wrong, f"{len(subject.raw_weights)} tensors")

@@ -20,6 +20,7 @@ from unmask.inference.model import Model, load
 from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.model.folder_layout import FolderLayout
+from unmask.model.task_folder import does_task
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -84,6 +85,14 @@ class Subject:
     def has_head(self) -> bool:
         """Whether the folder holds a masked-language-model head; folders of bare encoders do not."""
         return self.layout.names.theirs("head.bias")[0] in self.weights
+
+    @property
+    def does_task(self) -> bool:
+        """Whether the model is fine-tuned for a task; of a config.json that cannot be read other checks tell."""
+        try:
+            return does_task(self.config)
+        except ModelError:
+            return False
 
     @cached_property
     def probe(self) -> Probe:

@@ -57,12 +57,27 @@ def _auto_model(folder: Path, *, has_head: bool) -> torch.nn.Module:
     Raises:
         ModelError: transformers cannot load it, or finds no value for a weight that it needs.
     """
+    return loaded(folder, "AutoModelForMaskedLM" if has_head else "AutoModel", unneeded="pooler")
+
+
+def loaded(folder: Path, auto: str, *, unneeded: str | None = None) -> torch.nn.Module:
+    """A model of transformers in evaluation mode and float32.
+
+    Args:
+        folder: With config.json and weights.
+        auto: Name of the class that loads it.
+        unneeded: Part of the names of weights that may be missing, since no output that is compared needs them.
+
+    Raises:
+        ModelError: transformers cannot load it, or finds no value for a weight that it needs.
+    """
     import transformers
 
-    kind = transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
     with _quiet(), _as_model_error(folder):
-        model, report = kind.from_pretrained(folder, output_loading_info=True, local_files_only=True)
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)  # no output of ours needs it
+        model, report = getattr(transformers, auto).from_pretrained(
+            folder, output_loading_info=True, local_files_only=True
+        )
+    missing = sorted(name for name in report["missing_keys"] if unneeded is None or unneeded not in name)
     if missing:
         raise ModelError(f"{folder}: transformers finds no value for {', '.join(missing[:3])}")
     return model.eval().float()

@@ -21,8 +21,10 @@ from unmask.exporting.onnx_checks import (
 )
 from unmask.exporting.onnx_writer import missing_onnx
 from unmask.exporting.subject import Subject, open_subject
+from unmask.exporting.task_checks import task_head_equals_ours
 from unmask.exporting.tokenizer_checks import tokenizer_in_transformers, tokenizer_round_trip
 from unmask.exporting.transformers_side import missing_transformers, transformers_equals_ours
+from unmask.model.foreign_folder import runs_in_transformers
 
 _OURS: dict[str, Callable[[Subject], Check | str]] = {
     "files_unchanged": files_unchanged,
@@ -37,6 +39,8 @@ _TRANSFORMERS: dict[str, Callable[[Subject], Check | str]] = {
     "transformers_equals_ours": transformers_equals_ours,
     "tokenizer_in_transformers": tokenizer_in_transformers,
 }
+_NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours")  # need ours
+_OF_TASKS: dict[str, Callable[[Subject], Check | str]] = {"task_head_equals_ours": task_head_equals_ours}
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,9 @@ class Verification:
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
     """Checks a model folder that unmask or transformers wrote.
 
-    Packed texts equal texts alone, padded ones unpadded ones, transformers' model and exported graphs ours; the
-    tokenizer reads what it writes, and as transformers' does; special ids, the tie and the files are as they should.
-    A check that breaks off has failed, and says why.
+    Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task and exported
+    graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and the files are
+    as they should. A check that breaks off has failed, and says why.
 
     Args:
         model: Its folder, or that of a run; or its name on the hub.
@@ -84,10 +88,14 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     subject = open_subject(model)
     jobs = dict(_OURS)
     skipped: dict[str, str] = {}
+    theirs = _TRANSFORMERS | (_OF_TASKS if subject.does_task else {})
     if (reason := missing_transformers()) is None:
-        jobs |= _TRANSFORMERS
+        jobs |= theirs
     else:
-        skipped |= dict.fromkeys(_TRANSFORMERS, reason)
+        skipped |= dict.fromkeys(theirs, reason)
+    if subject.does_task and runs_in_transformers(subject.folder):
+        reason = "transformers runs this model here too, so there is nothing of ours to compare"
+        skipped |= {name: reason for name in (*_NETWORK, *_OF_TASKS) if jobs.pop(name, None) is not None}
     graphs = _graph_jobs(subject, onnx)
     if isinstance(graphs, str):
         skipped["onnx_equals_ours"] = graphs

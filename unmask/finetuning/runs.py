@@ -21,6 +21,7 @@ from unmask.finetuning.reporter import FinetuneReporter
 from unmask.finetuning.saving import last_layer, save_network, save_tokenizer, unscale
 from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.start import Pretrained, begin
+from unmask.model.checksums import write_checksums
 from unmask.model.task_folder import TaskInfo
 from unmask.model.task_network import TaskNetwork
 from unmask.report.finetune_page import write_finetune_report
@@ -100,6 +101,7 @@ class Runs:
                 place = folder.waiting(number + 1)
                 save_network(fitted.model, self.info, place)
                 save_tokenizer(self.tokenizer, place, self.encoder)
+                write_checksums(place)
             runs.append(FinishedRun(figures, history, is_best))
             folder.keep(runs)
         return self._finish(folder, runs)

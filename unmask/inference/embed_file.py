@@ -44,11 +44,12 @@ def embed_file(
         notify: Is told the characters of each part of the texts that is done.
 
     Raises:
-        UnmaskError: As `TextFile.read`, `embed_texts` and the writer; nothing is left behind then.
+        UnmaskError: As `TextFile.read`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
+            no ids, so that its rows would not be those of the file. Nothing is left behind then.
     """
     num_texts = num_tokens = num_long = 0
     with Writing(out, model.network.config.hidden_size) as writer:
-        for part in parts(file.read()):
+        for part in parts(file.read() if writer.keeps_ids else _without_gaps(file)):
             names = [f"{file.source.path}: text {text.id!r}" for text in part]
             done = embed_texts(model.network, model.tokenizer, [text.text for text in part], settings, names=names)
             try:
@@ -60,6 +61,18 @@ def embed_file(
             num_long += done.num_long
             notify(sum(len(text.text) for text in part))
     return EmbedReport(num_texts, num_tokens, num_long)
+
+
+def _without_gaps(file: TextFile) -> Iterator[NamedText]:
+    """The texts, as long as none was passed over before one; at the end of the file some may be."""
+    for text in file.read():
+        if file.first_skipped is not None:
+            raise CorpusError(
+                f"{file.source.path}: {file.first_skipped} has no text, and others follow it, so rows of a .npy file, "
+                "which keeps no ids, would not be those of this file; give --out a .parquet file, which keeps them, or "
+                "take the empty ones out"
+            )
+        yield text
 
 
 def parts(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:

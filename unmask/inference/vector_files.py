@@ -109,6 +109,7 @@ def _as_array(column: Sequence[str | int] | pa.Array) -> pa.Array:
     return column if isinstance(column, pa.Array) else pa.array(column)
 
 
+KEEPS_IDS = {".parquet"}
 KINDS: dict[str, Callable[[Path, int], VectorFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
 
 
@@ -155,6 +156,11 @@ class Writing:
         self.out = out
         self._partial = out.with_name(out.name + ".partial")
         self._dimension = dimension
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether the file tells which text a vector is of."""
+        return self.out.suffix in KEEPS_IDS
 
     def __enter__(self) -> Self:
         with _as_run_error(self.out):

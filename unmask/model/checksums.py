@@ -9,12 +9,13 @@ from unmask.errors import ModelError
 from unmask.files import file_sha256, write_atomically
 
 CHECKSUMS = "checksums.json"
-_FILES = ("config.json", "model.safetensors", "tokenizer.json")  # what decides the result, and nothing else
+_FILES = ("config.json", "model*.safetensors", "tokenizer.json")  # what decides the result, and nothing else
 
 
 def write_checksums(folder: Path) -> None:
     """Writes `checksums.json` over the files that decide what the model says; call it when they are all there."""
-    content = {name: file_sha256(folder / name) for name in _FILES}
+    found = sorted(path for pattern in _FILES for path in folder.glob(pattern))  # transformers shares large weights out
+    content = {path.name: file_sha256(path) for path in found}
     write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
 
 

@@ -58,8 +58,9 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str]) ->
     for role, usual in SPELLINGS.items():
         if found[role] is None and not (bare and role in _BARE_WITHOUT):
             raise TokenizerError(
-                f"the tokenizer has no {role} token ({' or '.join(usual)}); an encoder needs one: add it with "
-                f'tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again'
+                f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new model, "
+                f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '
+                "was trained without one has no embedding of it, and cannot be used here"
             )
     pad, mask = found["pad"], found["mask"]
     assert pad is not None, "never left out"

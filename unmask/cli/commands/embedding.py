@@ -42,7 +42,9 @@ PrecisionOption = Annotated[
 def embed(  # noqa: PLR0913, PLR0917  (options)
     model: ModelName,
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
-    out: Annotated[Path, typer.Option(help="A .npy file, or .parquet, which holds the texts' ids.")] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option(help="A .npy file; or .parquet, which holds ids, as empty texts among others need.")
+    ] = ...,  # type: ignore[assignment]
     pooling: Annotated[
         Pooling | None,
         typer.Option(help="Mean of a text's tokens, or its first token. [default: what the model's folder says]"),

@@ -71,7 +71,9 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
 def predict(
     model: Annotated[str, typer.Argument(help="Folder of a fine-tuned model, or its name on the hub.")],
     file: Annotated[Path, typer.Argument(help="As for training, without labels; or lines of text.")],
-    out: Annotated[Path | None, typer.Option(help="JSONL or CSV file. [default: JSON lines on stdout]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL or CSV file (lists in it are JSON). [default: JSON lines on stdout]")
+    ] = None,
     text: Text = None,
     second: Second = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,

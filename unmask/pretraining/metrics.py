@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut
-from unmask.files import write_atomically
+from unmask.files import write_atomically, writing
 from unmask.pretraining.arrivals import Arrivals
 from unmask.training.loop import StepReport
 
@@ -22,6 +22,9 @@ class MetricsFile:
     Args:
         path: The file.
         step: The step from which the run goes on; lines of later steps, from a sitting that was killed, are removed.
+
+    Raises:
+        WriteError: When it is made, and when lines are written: the file cannot be written.
     """
 
     def __init__(self, path: Path, *, step: int) -> None:
@@ -92,11 +95,11 @@ class MetricsFile:
     def sync(self) -> None:
         """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
         self.flush()
-        with self.path.open("rb+") as file:
+        with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 

@@ -114,13 +114,16 @@ def _mean_losses(reports: list[StepReport]) -> dict[str, dict[str, float]]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of the file; a last one that a kill has cut short is left out."""
+    """The lines of the file, up to the first that is damaged: a kill may have cut the last one short."""
     if not path.is_file():
         return []
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+        except ValueError:  # no JSON, or no UTF-8
             break
+        if not isinstance(line, dict) or "step" not in line:
+            break
+        lines.append(line)
     return lines

@@ -39,6 +39,22 @@ class RunError(UnmaskError):
     """An output folder cannot be used as asked."""
 
 
+class WriteError(OSError, RunError):  # in this order, so that Python's own `OSError` reads the arguments
+    """A file cannot be written: the disk is full, or the folder is closed to us. What stood there before is kept.
+
+    Made of the system's number or None, the reason, and the file or folder. It is an `OSError` too, so that callers
+    that know a better way out can catch both.
+    """
+
+    def __str__(self) -> str:
+        if self.filename is None:  # made of a text alone
+            return super().__str__()
+        return (
+            f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same command "
+            "again, with --resume where it had begun a run"
+        )
+
+
 class DivergedError(UnmaskError):
     """Training produced a loss that is not a finite number."""
 

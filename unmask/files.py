@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from unmask.errors import WriteError
+
+
+@contextlib.contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Tells in one line that a file or a folder cannot be written.
+
+    Args:
+        path: What is written.
+        others: What a library raises in place of `OSError`.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    refusals: tuple[type[Exception], ...] = (OSError, *others)
+    try:
+        yield
+    except WriteError:  # it names the file itself
+        raise
+    except refusals as error:
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise WriteError(number, reason or str(error), str(path)) from error
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Writes a file under another name, forces it to the disk, and gives it its name in one step."""
+    """Writes a file under another name, forces it to the disk, and gives it its name in one step.
+
+    Raises:
+        WriteError: It cannot be written; nothing of it is left.
+    """
     partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with writing(path):
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+    except WriteError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def sync_folder(folder: Path) -> None:

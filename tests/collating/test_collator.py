@@ -268,6 +268,7 @@ def test_annotations_are_handed_to_the_strategy(monkeypatch: pytest.MonkeyPatch)
             [{"input_ids": [2, 3], "attention_mask": [1, 1]}, {"input_ids": [2, 3]}],
             "feature 1 has no attention_mask, which others have",
         ),
+        ([[2**63, 2**63]], "input_ids of feature 0 is not a list of integers"),
         ([{"input_ids": [2, 3], "attention_mask": [1]}], "feature 0 has 2 input_ids but 1 attention_mask; it wants"),
         (
             [{"input_ids": [2, 3], "attention_mask": [1, 1]}, {"input_ids": [2, 50, 3], "attention_mask": [1, 2, 2]}],
@@ -317,6 +318,7 @@ def test_counting_tokens() -> None:
     counts = count_tokens([{"input_ids": [2, 50, 50, 3]}, {"input_ids": [2, 51, 3]}] * 700, trained("wordpiece"))
     assert counts.shape == (trained("wordpiece").vocab_size,)
     assert {int(n): int(counts[n]) for n in counts.nonzero()[0]} == {2: 1400, 3: 1400, 50: 1400, 51: 700}
+    assert (count_tokens([[2, 50, 50, 3], [2, 51, 3]] * 700, trained("wordpiece")) == counts).all(), "lists of ids"
     with pytest.raises(SettingsError, match="id 999 lies outside"):
         count_tokens([{"input_ids": [999]}], trained("wordpiece"))
     with pytest.raises(DataError, match="feature 0 has no input_ids"):

@@ -20,6 +20,8 @@ from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
 from unmask.model.head import MLMHead
 from unmask.model.loss import Losses
+from unmask.pretraining.claim import claim_sources
+from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.metrics import read_metrics
 from unmask.pretraining.watch import Watch
 from unmask.training.checkpoint import list_checkpoints
@@ -410,3 +412,19 @@ def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_p
     (tmp_path / "summary.json").unlink()  # as if it had been stopped before the end
     unmask.pretrain(out=tmp_path, resume=True)
     assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+@pytest.mark.parametrize("rest", [b"\xff\xfe\x80\n", b"5\n", b"{}\n", b'{"kind": "tr'])
+def test_metrics_are_read_up_to_what_is_damaged(tmp_path: Path, rest: bytes) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"kind": "train", "step": 10}\n' + rest)
+    assert read_metrics(file) == [{"kind": "train", "step": 10}]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'"a"'])
+def test_a_damaged_list_of_sources(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder(tmp_path)
+    folder.recipe.write_text("")
+    folder.sources.write_bytes(content)
+    with pytest.raises(RunError, match=r"sources\.json: damaged .* start anew with --overwrite"):
+        claim_sources(folder, None)

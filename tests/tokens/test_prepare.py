@@ -140,6 +140,9 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
     (root / "manifest.json").write_text(text[:-200])
     with pytest.raises(DataError, match="damaged"):
         load_manifest(root)
+    (root / "manifest.json").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(DataError, match="damaged"):
+        load_manifest(root)
     changed = json.loads(text)
     changed["train"]["files"][0]["sha256"] = "0"
     (root / "manifest.json").write_text(json.dumps(changed))

@@ -258,6 +258,35 @@ def test_a_checkpoint_that_lacks_something_changes_nothing(make_model: MakeModel
     assert (state.model.head.bias == 7.0).all()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe\x80",
+        b"[]",
+        {"micro_tokens": "x"},
+        {"step": [1]},
+        {"seconds": None},
+        {"best": [1]},
+        {"compute_dtype": "nn"},
+        {"cursor": {"epoch": 0, "window": 0, "row": 0, "lengths": [["a", 1]]}},
+        {"cursor": {"epoch": "x", "window": 0, "row": 0, "lengths": []}},
+    ],
+)
+def test_a_checkpoint_with_wrong_values_is_damaged(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, damage: bytes | dict[str, object]
+) -> None:
+    state = new_state(make_model, settings_of())
+    next(train(state, stream, masker, settings_of()))
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    file = folder / "state.json"
+    load_checkpoint(folder, state, fingerprint="x")  # as it was written, it is whole
+    if isinstance(damage, dict):
+        damage = json.dumps(json.loads(file.read_text()) | damage).encode()
+    file.write_bytes(damage)
+    with pytest.raises(RunError, match="damaged checkpoint .* remove the folder to use the one before"):
+        load_checkpoint(folder, state, fingerprint="x")
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_update(
     make_model: MakeModel, stream: RowStream, masker: Masker
 ) -> None:

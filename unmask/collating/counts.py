@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.collating.features import joined
+from unmask.collating.features import as_mappings, joined
 from unmask.masking.plain import check_ids
 from unmask.tokens.loading import as_tokenizer
 
@@ -17,7 +17,7 @@ def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
     """Counts how often each id stands in a tokenised data set, for strategies and replacements by frequency.
 
     Args:
-        dataset: Features with `input_ids`, one after the other.
+        dataset: Features with `input_ids`, or lists of token ids, one after the other.
         tokenizer: In any form that `Masker.from_tokenizer` takes.
 
     Returns:
@@ -32,7 +32,7 @@ def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
     counts = np.zeros(known.vocab_size, dtype=np.int64)
     features = iter(dataset)
     while part := list(islice(features, 1000)):
-        ids, _ = joined("input_ids", part)
+        ids, _ = joined("input_ids", as_mappings(part))
         check_ids(ids, known)
         counts += np.bincount(ids, minlength=known.vocab_size)
     return counts

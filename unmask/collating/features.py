@@ -56,7 +56,7 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multip
         DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; or
             an attention mask holds anything but 0 and 1.
     """
-    mappings = [f if isinstance(f, Mapping) else {"input_ids": f} for f in features]
+    mappings = as_mappings(features)
     first = mappings[0] if mappings else {"input_ids": []}
     if "input_ids" not in first:
         raise DataError(f"the features have no input_ids; they have {', '.join(first)}")
@@ -94,6 +94,11 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multip
             else:
                 annotations[name] = padded(name, found)
     return Columns(lengths, known, annotations, tuple(other))
+
+
+def as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Features as mappings of columns; one that is the list of its token ids has these alone."""
+    return [feature if isinstance(feature, Mapping) else {"input_ids": feature} for feature in features]
 
 
 def rows_of(columns: Columns, tokenizer: Tokenizer) -> Rows:
@@ -160,7 +165,11 @@ def _joined_lists(name: str, given: Sequence[list[Any]]) -> NDArray[np.int64]:
     objects in a twentieth of that time.
     """
     some = next((values[0] for values in given if values), None)
-    if isinstance(some, int) and all(values.count(some) == len(values) for values in given):
+    if (
+        isinstance(some, int)
+        and -(2**63) <= some < 2**63
+        and all(values.count(some) == len(values) for values in given)
+    ):
         return np.full(sum(map(len, given)), some, dtype=np.int64)
     buffer = array("q")
     for number, values in enumerate(given):

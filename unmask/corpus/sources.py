@@ -15,6 +15,7 @@ from typing import Literal
 
 from unmask.corpus.compression import COMPRESSIONS, bare_suffix
 from unmask.errors import CorpusError
+from unmask.files import writing
 
 log = logging.getLogger(__name__)
 
@@ -170,12 +171,13 @@ def _read_stdin(file: Path, *, kept: bool) -> Path:
         if kept:
             return file
         raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
-    file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
-    with partial.open("wb") as out:
-        shutil.copyfileobj(sys.stdin.buffer, out)
-        out.flush()
-        os.fsync(out.fileno())
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out:
+            shutil.copyfileobj(sys.stdin.buffer, out)
+            out.flush()
+            os.fsync(out.fileno())
     if partial.stat().st_size == 0:
         partial.unlink()
         if kept:

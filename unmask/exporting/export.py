@@ -95,7 +95,7 @@ def export(
             graphs = _write(subject, Path(made), int8=int8)
             _replace(out, Path(made))
     except OSError as error:
-        raise RunError(f"{out}: the export cannot be written ({error})") from error
+        raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(out, graphs)
 
 

@@ -153,7 +153,7 @@ class ResultFolder:
             self.root.mkdir(parents=True, exist_ok=True)
             write_atomically(self.settings, json.dumps(content, indent=2) + "\n")
         except OSError as error:
-            raise RunError(f"{self.root}: the folder cannot be made ready ({error})") from error
+            raise RunError(f"{self.root}: the folder cannot be made ready ({error.strerror or error})") from error
         return []
 
     def discard(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.files import writing
 from unmask.model.encoder import MaskedLM
 from unmask.model.foreign import ForeignTask
 from unmask.model.foreign_folder import save_foreign_task
@@ -56,11 +58,16 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
 
 
 def save_network(model: TaskNetwork, info: TaskInfo, folder: Path) -> None:
-    """Writes a model that transformers' class for the task loads, with the same logits."""
-    if isinstance(model, ForeignTask):
-        save_foreign_task(model, info, folder)
-    else:
-        save_task_model(model, info, folder)
+    """Writes a model that transformers' class for the task loads, with the same logits.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    with writing(folder, SafetensorError):
+        if isinstance(model, ForeignTask):
+            save_foreign_task(model, info, folder)
+        else:
+            save_task_model(model, info, folder)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, encoder: InputEncoder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,11 +70,19 @@ def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.i
         if rows.ndim != 2 or rows.is_floating_point():
             raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
         return rows.cpu().numpy().astype(np.int64)
-    width = max((len(row) for row in rows), default=0)
-    padded = np.full((len(rows), width), pad_id, dtype=np.int64)
-    for number, row in enumerate(rows):
-        values = np.asarray(row)
-        if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-            raise SettingsError(f"row {number} is not a list of token ids")
+    parts = [_row(number, row) for number, row in enumerate(rows)]
+    padded = np.full((len(parts), max(map(len, parts), default=0)), pad_id, dtype=np.int64)
+    for number, values in enumerate(parts):
         padded[number, : len(values)] = values
     return padded
+
+
+def _row(number: int, row: Sequence[int]) -> NDArray[Any]:
+    """Raises: SettingsError: The row is not a list of token ids."""
+    try:
+        values = np.asarray(row)
+    except ValueError as error:  # lists of several lengths
+        raise SettingsError(f"row {number} is not a list of token ids") from error
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise SettingsError(f"row {number} is not a list of token ids; give a list of rows, such as [[2, 50, 3]]")
+    return values

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
+from unmask.files import writing
 from unmask.model.bert import BERT
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
@@ -47,8 +48,10 @@ def save_model(model: MaskedLM, folder: Path) -> None:
             `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
             head for span boundaries is left out, and the log says so.
         folder: Made where missing.
+
+    Raises:
+        WriteError: It cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     layout = LAYOUTS[model.config.layout]
     ours = {
         name: parameter.detach().to("cpu", torch.float32)
@@ -63,9 +66,11 @@ def save_model(model: MaskedLM, folder: Path) -> None:
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
         content |= label_content(model.label_names) | layout.pooling_content("first")
-    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+    with writing(folder, SafetensorError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 
 
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:

@@ -50,10 +50,11 @@ class Cursor:
         """Takes back what `dataclasses.asdict` and JSON made of one.
 
         Raises:
-            TypeError: It is something else.
+            TypeError, ValueError: It is something else.
         """
         lengths = tuple((int(row), int(length)) for row, length in content["lengths"])
-        return cls(**{**content, "lengths": lengths})
+        places = {name: int(number) for name, number in content.items() if name != "lengths"}
+        return cls(**places, lengths=lengths)
 
     def with_length(self, length: int) -> Cursor:
         """The same place, with rows of this length from here on."""

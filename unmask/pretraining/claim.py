@@ -56,11 +56,11 @@ def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list
     Standard input is kept in the folder, so that a run that goes on has it.
 
     Raises:
-        RunError: The run was begun on others.
+        RunError: The run was begun on others, or the list of them is damaged.
         CorpusError: Standard input is asked for and is empty or a terminal.
     """
     if folder.holds_run:
-        kept: list[str] = json.loads(folder.sources.read_text(encoding="utf-8"))
+        kept = _kept_sources(folder)
         if paths and [_absolute(path) for path in paths] != kept and STDIN not in map(str, paths):
             raise RunError(
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
@@ -69,6 +69,16 @@ def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list
     given = [_absolute(path) for path in keep_stdin(paths or [packaged_corpus()], folder.root)]
     write_atomically(folder.sources, json.dumps(given, indent=1) + "\n")
     return given
+
+
+def _kept_sources(folder: RunFolder) -> list[str]:
+    try:
+        kept = json.loads(folder.sources.read_text(encoding="utf-8"))
+        if not isinstance(kept, list) or not all(isinstance(path, str) for path in kept):
+            raise ValueError("it is no list of paths")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder.sources}: damaged ({error}); start anew with --overwrite") from error
+    return kept
 
 
 def _absolute(path: str | Path) -> str:

@@ -66,7 +66,7 @@ def _scratch(out: Path) -> Iterator[Path]:
         folder.mkdir()
         yield folder
     except OSError as error:
-        raise RunError(f"{out}: the lexicon cannot be written ({error})") from error
+        raise RunError(f"{out}: the lexicon cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut
-from unmask.files import write_atomically
+from unmask.files import write_atomically, writing
 from unmask.pretraining.arrivals import Arrivals
 from unmask.training.loop import StepReport
 
@@ -22,6 +22,9 @@ class MetricsFile:
     Args:
         path: The file.
         step: The step from which the run goes on; lines of later steps, from a sitting that was killed, are removed.
+
+    Raises:
+        WriteError: When it is made, and when lines are written: the file cannot be written.
     """
 
     def __init__(self, path: Path, *, step: int) -> None:
@@ -92,11 +95,11 @@ class MetricsFile:
     def sync(self) -> None:
         """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
         self.flush()
-        with self.path.open("rb+") as file:
+        with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
@@ -111,13 +114,16 @@ def _mean_losses(reports: list[StepReport]) -> dict[str, dict[str, float]]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of the file; a last one that a kill has cut short is left out."""
+    """The lines of the file, up to the first that is damaged: a kill may have cut the last one short."""
     if not path.is_file():
         return []
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+        except ValueError:  # no JSON, or no UTF-8
             break
+        if not isinstance(line, dict) or "step" not in line:
+            break
+        lines.append(line)
     return lines

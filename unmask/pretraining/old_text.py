@@ -13,7 +13,7 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import STDIN, STDIN_FILE, find_sources
 from unmask.errors import DataError
-from unmask.files import sync_folder
+from unmask.files import sync_folder, writing
 from unmask.pretraining.data import is_prepared
 from unmask.pretraining.folder import RunFolder
 from unmask.recipe.start import StartSettings
@@ -57,9 +57,10 @@ def obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer)
     partial.mkdir(parents=True)
     source, files = _named(settings, tokenizer, partial) if settings.old_data else _of_run(settings, tokenizer, partial)
     content = {"source": source, "files": [path.relative_to(partial).as_posix() for path in files]}
-    (partial / _WHAT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    sync_folder(partial)
-    os.replace(partial, folder)
+    with writing(folder):
+        (partial / _WHAT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        sync_folder(partial)
+        os.replace(partial, folder)
     return source
 
 

@@ -13,7 +13,7 @@ import torch
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.plateau import explain_plateau, on_plateau
-from unmask.files import write_atomically
+from unmask.files import write_atomically, writing
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import write_sentence_files
@@ -43,6 +43,9 @@ def write_result(
 
     Returns:
         The summary.
+
+    Raises:
+        WriteError: A file cannot be written; the checkpoints are there, and the run goes on from the last.
     """
     held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
     result = watch.measure(state, held_out, watch.objective_set(recipe.evaluation.final_max_tokens))
@@ -102,13 +105,14 @@ def _predicted(state: TrainState, watch: Watch) -> list[list[dict[str, Any]]]:
 def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> None:
     partial = folder.model.with_name("model.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    save_model(state.model, partial)
     config = state.model.config
-    data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
-    write_sentence_files(state.model.config, partial)
-    write_checksums(partial)
-    shutil.rmtree(folder.model, ignore_errors=True)
-    os.replace(partial, folder.model)
+    with writing(folder.model):
+        save_model(state.model, partial)
+        data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+        write_sentence_files(config, partial)
+        write_checksums(partial)
+        shutil.rmtree(folder.model, ignore_errors=True)
+        os.replace(partial, folder.model)
 
 
 def _summary(

@@ -18,7 +18,7 @@ from typing import Any
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, RunError
-from unmask.files import sync_folder
+from unmask.files import sync_folder, writing
 from unmask.hub.fetch import lasting_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.extend import with_positions, with_words
@@ -110,12 +110,13 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
     facts, model, tokenizer = _started(recipe.start, recipe.training.sequence_length, texts)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    save_model(model, partial)
     config = model.config
-    tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
-    (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
-    sync_folder(partial)
-    os.replace(partial, folder)
+    with writing(folder):
+        save_model(model, partial)
+        tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+        (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
+        sync_folder(partial)
+        os.replace(partial, folder)
     return facts
 
 

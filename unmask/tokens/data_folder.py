@@ -25,7 +25,7 @@ from typing import Any
 
 from unmask.corpus.sources import Source
 from unmask.errors import DataError
-from unmask.files import sync_folder, write_atomically
+from unmask.files import sync_folder, write_atomically, writing
 from unmask.tokens.manifest import MANIFEST, Manifest, load_manifest
 from unmask.tokens.parts import PARTS
 from unmask.tokens.tokenizer import Tokenizer
@@ -130,29 +130,38 @@ class DataFolder:
             work: What will be made.
             tokenizer: Saved beside it.
             anew: Whether parts that are there are removed.
+
+        Raises:
+            WriteError: The folder cannot be written.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._manifest.unlink(missing_ok=True)
-        if anew:
-            self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
-            for folder in (*self.splits, self.parts):
-                shutil.rmtree(folder, ignore_errors=True)
-        self.tokenizer.mkdir(exist_ok=True)
-        tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
-        sync_folder(self.tokenizer)
-        self.parts.mkdir(exist_ok=True)
-        for folder in self.splits:
-            folder.mkdir(exist_ok=True)
+        with writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._manifest.unlink(missing_ok=True)
+            if anew:
+                self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
+                for folder in (*self.splits, self.parts):
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.tokenizer.mkdir(exist_ok=True)
+            tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
+            sync_folder(self.tokenizer)
+            self.parts.mkdir(exist_ok=True)
+            for folder in self.splits:
+                folder.mkdir(exist_ok=True)
         write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
 
     def finish(self, manifest: Manifest) -> None:
-        """Removes shards that the manifest does not list, writes it, and removes what it was put together from."""
+        """Removes shards that the manifest does not list, writes it, and removes what it was put together from.
+
+        Raises:
+            WriteError: The folder cannot be written.
+        """
         listed = {file.name for split in (manifest.train, manifest.validation) for file in split.files}
-        for folder in self.splits:
-            for path in folder.iterdir():
-                if f"{folder.name}/{path.name}" not in listed:
-                    path.unlink()
-            sync_folder(folder)
+        with writing(self.root):
+            for folder in self.splits:
+                for path in folder.iterdir():
+                    if f"{folder.name}/{path.name}" not in listed:
+                        path.unlink()
+                sync_folder(folder)
         manifest.save(self.root)
         self.tidy()
 

@@ -119,7 +119,9 @@ def load_manifest(root: Path) -> Manifest:
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content.get(name, {}).items()}
         manifest = Manifest(**content)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except DataError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
     if manifest.fingerprint != fingerprint:
         raise DataError(f"{file}: its fingerprint does not fit its content; prepare the data again")

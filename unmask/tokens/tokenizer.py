@@ -19,6 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.errors import TokenizerError
+from unmask.files import writing
 from unmask.tokens.alignment import TokenPlaces
 from unmask.tokens.memory import WordMemory, can_remember
 from unmask.tokens.special import find_special_ids
@@ -26,6 +27,7 @@ from unmask.tokens.unknown import letter_check, spelling
 from unmask.tokens.words import WordStarts
 
 CONFIG = "tokenizer_config.json"
+_ROLES = "special_tokens_map.json"
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,9 @@ class Tokenizer:
             folder: An existing folder.
             max_length: Longest sequence of the model, special tokens included.
             with_types: Whether the model tells token types apart, so that transformers is to give it those of pairs.
+
+        Raises:
+            WriteError: The files cannot be written.
         """
         roles = vars(self.special).items()
         names = {f"{role}_token": self.token(id_) for role, id_ in roles if id_ is not None}
@@ -234,9 +239,11 @@ class Tokenizer:
         config["added_tokens_decoder"] = {str(id_): _plain(added[id_]) for id_ in sorted(added)}
         if (prefix_space := _prefix_space(self.backend)) is not None:
             config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
-        self.backend.save(str(folder / "tokenizer.json"))
-        for name, content in ((CONFIG, config), ("special_tokens_map.json", names)):
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        texts = {name: json.dumps(content, indent=2) + "\n" for name, content in ((CONFIG, config), (_ROLES, names))}
+        texts["tokenizer.json"] = self.backend.to_str(pretty=True)  # whose own saving raises a bare Exception
+        for name, text in texts.items():
+            with writing(folder / name):
+                (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, text: str) -> None:
         """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokens.unknown`.

@@ -104,18 +104,22 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
         # All of it is read before anything is changed: a damaged checkpoint leaves the state as it was made.
-        step, micro_tokens = content["step"], content["micro_tokens"]
-        tokens_seen, seconds = content["tokens_seen"], content["seconds"]
+        step, tokens_seen, seconds = int(content["step"]), int(content["tokens_seen"]), float(content["seconds"])
+        micro_tokens = None if content["micro_tokens"] is None else int(content["micro_tokens"])
         cursor = Cursor.from_plain(content["cursor"])
-        best = None if content["best"] is None else Best(**content["best"])
+        best = content["best"] and Best(int(content["best"]["step"]), float(content["best"]["loss"]))
         dtype = getattr(torch, content["compute_dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"{content['compute_dtype']} is no type of numbers")
         weights, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
         scores = None if state.board is None else load_file(folder / _SCORES)
         state.model.load_state_dict(weights)
         state.optimizer.load_state(optimizer)
         if state.board is not None and scores is not None:
             state.board.load_state(scores)
-    except (OSError, KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError, SafetensorError) as error:
+    except RunError:
+        raise
+    except (OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError, SafetensorError) as error:
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
     state.step, state.micro_tokens = step, micro_tokens
     state.tokens_seen, state.seconds = tokens_seen, seconds

@@ -70,7 +70,8 @@ class MixtureUnits(Settings):
     Attributes:
         parts: The strategies, with their shares.
         per: Whether each document piece (`row`) or each `step` gets one; a row holds several pieces, and a mask does
-            not depend on what else a row holds.
+            not depend on what else a row holds. A step is known by its epoch and its progress, or its number where no
+            progress is told.
     """
 
     kind: Literal["mixture"] = "mixture"

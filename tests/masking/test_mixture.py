@@ -161,6 +161,10 @@ def test_one_target_at_least_where_asked(tokenizer: Tokenizer) -> None:
             "loss_weight = 'inverse' is for rates at which all that is hidden is predicted",
         ),
         (
+            {"rate": {"kind": "uniform", "loss_weight": "inverse"}, "least_one": True},
+            "least_one hides some whatever the rate is; leave it or least_one out",
+        ),
+        (
             {"strategy": "mixture", "units": {"per": "step"}, "static": True},
             "static masks cannot have a strategy for each step",
         ),

@@ -96,6 +96,24 @@ def test_one_strategy_of_raw_text(corpus_file: Path, main: Main) -> None:
     assert list(json.loads(out)["strategies"]) == ["span"]
 
 
+def test_a_mixture_of_steps_is_audited_in_all_its_parts(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main
+) -> None:
+    """Lone words are more frequent than among spans alone, and less than among tokens alone."""
+    monkeypatch.setattr("unmask.cli.audit.BATCH_POSITIONS", 1 << 9)  # the text is short
+
+    def lone_words(*options: str) -> float:
+        code, out, _ = main("audit", data_folder, "--json", *options)
+        assert code == 0
+        (entry,) = json.loads(out)["strategies"].values()
+        return float(entry["span_lengths"][0] / sum(entry["span_lengths"]))
+
+    parts = 'masking.units={kind="mixture", per="step", parts=[{strategy="random"}, {strategy="span"}]}'
+    mixed = lone_words("--strategy", "mixture", "--set", parts)
+    tokens, spans = lone_words("--strategy", "random"), lone_words("--strategy", "span")
+    assert spans + 0.05 < mixed < tokens - 0.05
+
+
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
     monkeypatch.setattr("unmask.evaluation.audit_counts.SIGMAS", -1.0)
     code, _, err = main("audit", data_folder, "--strategy", "random")

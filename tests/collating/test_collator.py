@@ -143,6 +143,44 @@ def test_workers_make_the_same_masks_and_learn_the_epoch() -> None:
                 assert torch.equal(one["labels"], two["labels"])
 
 
+def mixture_of(family: str, per: str) -> Masker:
+    parts = [{"strategy": "whole_word"}, {"strategy": "random"}]
+    content = {"units": {"kind": "mixture", "per": per, "parts": parts}, "rate": 0.4}
+    return Masker(MaskingSettings.model_validate(content), trained(family))
+
+
+def test_a_mixture_of_steps_differs_from_batch_to_batch() -> None:
+    """Without progress by the batch's number, which workers know as well; with it by the progress, also resumed."""
+    features = features_of("bpe", 3)
+    masker = mixture_of("bpe", "step")
+    ids = [feature["input_ids"] for feature in features]
+
+    def batches(epoch: int, workers: int = 0, begin: int = 0, a_batch: float = 0.0) -> list[torch.Tensor]:
+        collator = MaskingCollator.from_masker(masker)
+        collator.set_epoch(epoch, progress=begin * a_batch, progress_a_batch=a_batch)
+        loader = DataLoader(features * (16 - begin), batch_size=3, collate_fn=collator, num_workers=workers)  # type: ignore[arg-type]
+        return [batch["labels"] for batch in loader]
+
+    for epoch in range(2):
+        found = batches(epoch)
+        assert all(torch.equal(got, masker(ids, epoch=epoch, step=n).labels) for n, got in enumerate(found))
+        assert len({tuple(labels.flatten().tolist()) for labels in found}) == 2, "each part has its steps"
+        assert all(torch.equal(one, two) for one, two in zip(found, batches(epoch, workers=2), strict=True))
+    told = batches(1, a_batch=1 / 16)
+    assert len({tuple(labels.flatten().tolist()) for labels in told}) == 2
+    assert all(torch.equal(got, masker(ids, epoch=1, progress=n / 16).labels) for n, got in enumerate(told))
+    assert all(torch.equal(one, two) for one, two in zip(told[5:], batches(1, begin=5, a_batch=1 / 16), strict=True))
+
+
+def test_fixed_rows_of_a_mixture_of_steps_have_every_part() -> None:
+    """They are those of the same mixture by row."""
+    features = features_of("wordpiece", 24)
+    steps = MaskingCollator.from_masker(mixture_of("wordpiece", "step")).fixed(features, rate=0.4)
+    by_row = mixture_of("wordpiece", "row")
+    for row, feature in zip(steps, features, strict=True):
+        assert row["labels"] == by_row([feature["input_ids"]]).labels[0].tolist()
+
+
 def test_a_row_has_the_same_mask_in_any_batch() -> None:
     features = features_of("unigram", 8)
     together = collator_of("unigram")(features)

@@ -70,6 +70,20 @@ def test_a_step_has_one_strategy(tokenizer: Tokenizer) -> None:
     assert abs(whole.mean() - 0.5) < 4 * (0.25 / 200) ** 0.5
 
 
+@pytest.mark.parametrize("told", ["epoch", "step"])
+def test_steps_differ_where_no_progress_is_told(tokenizer: Tokenizer, told: str) -> None:
+    """Also in epochs alone, and the same place always has the same strategy."""
+    rows = make_rows(tokenizer, 200, [60], mean_word=3.0)
+    parts = [{"strategy": "whole_word"}, {"strategy": "random"}]
+    masker = masker_with(tokenizer, units={"kind": "mixture", "per": "step", "parts": parts}, rate=0.3)
+    shares = [float(words_whole(rows, masker(rows, **{told: place})).double().mean()) for place in range(200)]
+    whole = np.array(shares) > 0.5
+    assert all(share == 1.0 or share < 0.05 for share in shares)
+    assert abs(whole.mean() - 0.5) < 4 * (0.25 / 200) ** 0.5
+    again = [float(words_whole(rows, masker(rows, **{told: place})).double().mean()) for place in range(20)]
+    assert again == shares[:20]
+
+
 @pytest.mark.parametrize(
     ("rate", "mean", "low", "high"),
     [
@@ -145,6 +159,10 @@ def test_one_target_at_least_where_asked(tokenizer: Tokenizer) -> None:
         (
             {"rate": {"kind": "uniform", "low": 0.2, "high": 0.9, "loss_weight": "inverse"}, "prediction_rate": 0.1},
             "loss_weight = 'inverse' is for rates at which all that is hidden is predicted",
+        ),
+        (
+            {"rate": {"kind": "uniform", "loss_weight": "inverse"}, "least_one": True},
+            "least_one hides some whatever the rate is; leave it or least_one out",
         ),
         (
             {"strategy": "mixture", "units": {"per": "step"}, "static": True},

@@ -113,9 +113,10 @@ def _audit_one(
 
     def batches() -> Iterator[tuple[Rows, MaskedRows]]:
         tokens, total = 0, min(max_tokens, data.manifest.train.tokens)
-        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // training.sequence_length)):
+        size = max(1, BATCH_POSITIONS // training.sequence_length)
+        for step, batch in enumerate(stream.batches(Cursor(), size)):
             # No model: strategies that follow one begin with equal weights, as a training does.
-            yield batch.rows, masker(batch.rows, scores=Scores(0, {}))
+            yield batch.rows, masker(batch.rows, step=step, scores=Scores(0, {}))
             tokens += batch.num_tokens
             notify(tokens, total)
             if tokens >= max_tokens or batch.cursor.epoch:

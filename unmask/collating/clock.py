@@ -34,15 +34,20 @@ class Clock:
         times = float(self._told[0]) + 1.0
         self._told.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
 
-    def next_batch(self) -> tuple[int, float]:
-        """Counts a batch; returns its epoch and its progress in [0, 1]."""
+    def next_batch(self) -> tuple[int, float, int]:
+        """Counts a batch.
+
+        Returns:
+            Its epoch, its progress in [0, 1], and its number in the epoch where the progress does not move with each
+            batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
+        """
         times, epoch, begin, a_batch = self._told.tolist()
         if times != self._times_set:
             self._times_set, self._batches = times, 0
         worker = get_worker_info()
         number = self._batches if worker is None else self._batches * worker.num_workers + worker.id
         self._batches += 1
-        return int(epoch), min(1.0, begin + number * a_batch)
+        return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
 
     @property
     def batches(self) -> int:

@@ -18,7 +18,7 @@ from unmask.collating.mask import mask_columns
 from unmask.errors import DataError, SettingsError
 from unmask.masking.engine import IGNORED, Masker
 from unmask.masking.schedule import RateSchedule
-from unmask.masking.settings import MaskingSettings, followed_scores
+from unmask.masking.settings import MaskingSettings, MixtureUnits, followed_scores
 from unmask.masking.tables import Tables
 from unmask.settings import validated
 
@@ -36,7 +36,8 @@ class MaskingCollator:
         )
 
     Masks are a function of (seed, epoch, content of the row): the same for any batch size, order and number of
-    workers. Words come from the tokenizer's vocabulary, so no offsets are needed and every family is right.
+    workers. (A mixture `per="step"` also asks for the batch: its progress, or its number in the epoch where no progress
+    is told.) Words come from the tokenizer's vocabulary, so no offsets are needed and every family is right.
 
     **The epoch.** `Trainer` tells a collator nothing; `callbacks=[collator.callback]` does, also to workers in other
     processes. Without it every epoch has the same masks, which is said in the log when a row comes again. Loops of
@@ -180,6 +181,8 @@ class MaskingCollator:
         if isinstance(dataset, Mapping):
             return {name: self.fixed(part, rate=rate) for name, part in dataset.items()}
         content = {**self.masker.settings.model_dump(), "rate": rate, "prediction_rate": None}
+        if isinstance(self.masker.settings.units, MixtureUnits):
+            content["units"]["per"] = "row"  # there are no steps, and each part is to be evaluated
         settings = validated(MaskingSettings, content, where="fixed")
         masker = Masker(settings, self.masker.tokenizer, seed=self.masker.seed, tables=self.masker.tables)
         return FixedRows(dataset, masker)
@@ -205,8 +208,8 @@ class MaskingCollator:
             rows = rows_of(columns, self.masker.tokenizer)
             seen, labels = rows.input_ids, torch.from_numpy(columns.known["labels"])
         else:
-            epoch, progress = self._clock.next_batch()
-            rows, masked = mask_columns(self.masker, columns, epoch=epoch, progress=progress)
+            epoch, progress, step = self._clock.next_batch()
+            rows, masked = mask_columns(self.masker, columns, epoch=epoch, progress=progress, step=step)
             if not self.masker.settings.static:
                 self._clock.watch(rows.segment_keys[:, :1].flatten())
             seen, labels = masked.input_ids, masked.labels

@@ -53,7 +53,7 @@ class FixedRows(Dataset[dict[str, Any]]):
         """Some rows at once, as torch's data loader asks for them."""
         features = [self.dataset[int(index)] for index in indices]
         columns = read_features(features, padding={"input_ids": self.masker.tokenizer.special.pad}, multiple=None)
-        _, masked = mask_columns(self.masker, columns, epoch=0, progress=0.0)
+        _, masked = mask_columns(self.masker, columns, epoch=0, progress=0.0, step=0)
         made = []
         for row, length in enumerate(columns.lengths):
             feature = {name: columns.known[name][row, :length] for name in _PASSED_ON if name in columns.known}

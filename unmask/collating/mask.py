@@ -8,7 +8,9 @@ from unmask.masking.engine import MaskedRows, Masker
 from unmask.packing.rows import Rows
 
 
-def mask_columns(masker: Masker, columns: Columns, *, epoch: int, progress: float) -> tuple[Rows, MaskedRows]:
+def mask_columns(
+    masker: Masker, columns: Columns, *, epoch: int, progress: float, step: int
+) -> tuple[Rows, MaskedRows]:
     """Masks padded features.
 
     Args:
@@ -16,6 +18,7 @@ def mask_columns(masker: Masker, columns: Columns, *, epoch: int, progress: floa
         columns: The features.
         epoch: Masks of different epochs are independent.
         progress: Of the training, in [0, 1].
+        step: Number of the step, where the progress does not tell it.
 
     Returns:
         The rows before and after.
@@ -26,7 +29,7 @@ def mask_columns(masker: Masker, columns: Columns, *, epoch: int, progress: floa
     """
     rows = rows_of(columns, masker.tokenizer)
     try:
-        return rows, masker(rows, epoch=epoch, progress=progress)
+        return rows, masker(rows, epoch=epoch, progress=progress, step=step)
     except DataError as error:
         seen = ", ".join([*columns.known, *columns.annotations, *columns.other])
         raise DataError(

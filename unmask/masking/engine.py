@@ -184,6 +184,7 @@ class Masker:
         *,
         epoch: int = 0,
         progress: float = 0.0,
+        step: int = 0,
         scores: Scores | None = None,
     ) -> MaskedRows:
         """Masks a batch. The rows are unchanged.
@@ -193,6 +194,8 @@ class Masker:
                 padded [B, S] integer tensor.
             epoch: Masks of different epochs are independent, unless the settings say `static`.
             progress: Of the training, in [0, 1], for the rate's schedule.
+            step: Number of the step. Only a mixture `per="step"` looks at it, so that steps of the same epoch and
+                progress have strategies of their own; where the progress moves with each step, it may be left out.
             scores: What a model made of the vocabulary, for strategies that follow one; None: none yet.
 
         Raises:
@@ -209,7 +212,7 @@ class Masker:
         in_span_T: Tensor | None = None  # None: all are alike
         if isinstance(settings.units, MixtureUnits):
             units, keys_T, per_unit, in_span_T = draw_mixture(
-                settings.units, flat, tables, seed=self.seed, progress=progress
+                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
             )
         else:
             units = partition(flat, settings.units.starts(flat, tables))

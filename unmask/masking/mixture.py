@@ -22,7 +22,7 @@ _BITS = 30
 
 
 def draw_mixture(
-    mixture: MixtureUnits, rows: FlatRows, tables: Tables, *, seed: int, progress: float
+    mixture: MixtureUnits, rows: FlatRows, tables: Tables, *, seed: int, epoch: int, step: int, progress: float
 ) -> tuple[FlatUnits, Tensor, Tensor, Tensor]:
     """Partitions each segment by the strategy that falls to it.
 
@@ -31,6 +31,8 @@ def draw_mixture(
         rows: The batch.
         tables: For the strategies that need some.
         seed: Of the masker.
+        epoch: Of the rows.
+        step: Number of the step, where the progress does not tell it.
         progress: Of the training, in [0, 1].
 
     Returns:
@@ -39,8 +41,8 @@ def draw_mixture(
     """
     ends = _ends(mixture, progress)
     choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
-    if mixture.per == "step":  # all segments alike; a step is known by its progress
-        one = mix_ints(seed, int(progress * (1 << 53)), _CHOICE) & ((1 << _BITS) - 1)
+    if mixture.per == "step":  # all segments alike
+        one = mix_ints(seed, epoch, step, int(progress * (1 << 53)), _CHOICE) & ((1 << _BITS) - 1)
         choice_T = torch.full_like(choice_T, one)
     part_T = torch.zeros_like(choice_T)
     for end in ends:

@@ -70,7 +70,8 @@ class MixtureUnits(Settings):
     Attributes:
         parts: The strategies, with their shares.
         per: Whether each document piece (`row`) or each `step` gets one; a row holds several pieces, and a mask does
-            not depend on what else a row holds.
+            not depend on what else a row holds. A step is known by its epoch and its progress, or its number where no
+            progress is told.
     """
 
     kind: Literal["mixture"] = "mixture"
@@ -102,7 +103,8 @@ class MaskingSettings(Settings):
             from which each document piece draws.
         prediction_rate: Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and
             not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
-        least_one: Whether each document piece has at least one target; this bends the rate of very short ones.
+        least_one: Whether each document piece has at least one target; this bends the rate of very short ones, so
+            it cannot be had with losses that are weighted by the rate.
         replacement: What stands at the chosen tokens.
         static: Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it
             says.
@@ -130,7 +132,13 @@ class MaskingSettings(Settings):
             raise ValueError("the weights of a mixture stand in its parts; leave masking.weights out")
         if self.static and isinstance(self.units, MixtureUnits) and self.units.per == "step":
             raise ValueError("static masks cannot have a strategy for each step; set units.per to 'row'")
-        if self.prediction_rate is not None and getattr(self.rate, "loss_weight", "none") != "none":
+        weighted = getattr(self.rate, "loss_weight", "none") != "none"
+        if self.least_one and weighted:
+            raise ValueError(
+                "loss_weight = 'inverse' is for targets that are hidden at their rate, and least_one hides some "
+                "whatever the rate is; leave it or least_one out"
+            )
+        if self.prediction_rate is not None and weighted:
             raise ValueError(
                 "loss_weight = 'inverse' is for rates at which all that is hidden is predicted; leave it or "
                 "prediction_rate out"

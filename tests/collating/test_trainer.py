@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,11 @@ def train(
     }
     callback = arguments.pop("callback", True)
     resume = arguments.pop("resume", None)
+    stream = arguments.pop("stream", lambda rows: rows)
     trainer = transformers.Trainer(
         model,
         transformers.TrainingArguments(output_dir=str(out), **options | arguments),
-        train_dataset=datasets.Dataset.from_dict(columns),
+        train_dataset=stream(datasets.Dataset.from_dict(columns)),
         eval_dataset=evaluate if evaluate is None else evaluate(collator, features[:6]),
         data_collator=collator,
         callbacks=[collator.callback] if callback else [],
@@ -211,6 +213,56 @@ def test_a_resumed_training_goes_on_with_its_epoch(tmp_path: Path) -> None:
     _, resumed = train(tmp_path, "bpe", save_strategy="no", resume=str(tmp_path / "checkpoint-4"))
     for one, two in zip(model.seen[4:], resumed.seen, strict=True):
         assert torch.equal(one[1]["input_ids"], two[1]["input_ids"])
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """Rows one by one, which come twice."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = [*rows, *rows]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
+
+
+class SizedStream(Stream):
+    """Rows one by one, which come once and are as many as it says."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = [*rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+STREAMS = {"unknown length": Stream, "known length": SizedStream, "rows by number": list}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop: int, workers: int) -> None:
+    """Also where the rows are a stream, whose batches are made again to be skipped; in its first epoch and later."""
+    options = {
+        "stream": STREAMS[name],
+        "num_train_epochs": 1,
+        "max_steps": 6,
+        "gradient_accumulation_steps": 2,
+        "per_device_train_batch_size": 4,
+        "dataloader_num_workers": workers,
+    }
+
+    def labels(**more: Any) -> list[torch.Tensor]:
+        rate = {"kind": "linear", "start": 0.9, "end": 0.1}
+        collator = MaskingCollator(wrapped("wordpiece"), strategy="random", rate=rate)
+        _, model = train(tmp_path, "wordpiece", collator=collator, **options, **more)
+        return [batch["labels"] for _, batch in model.seen]
+
+    whole = labels(save_strategy="steps", save_steps=stop)
+    assert len(whole) == 12
+    rest = labels(resume=str(tmp_path / f"checkpoint-{stop}"))
+    assert len(rest) == 12 - 2 * stop
+    assert all(torch.equal(one, two) for one, two in zip(whole[2 * stop :], rest, strict=True))
 
 
 def test_a_column_that_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import IterableDataset
+
 from unmask.collating.clock import Clock
 from unmask.collating.fixed import FixedRows
 from unmask.errors import SettingsError
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
     from unmask.collating.collator import MaskingCollator
 
 log = logging.getLogger("unmask")
+
+
+def _steps_made_again(args: Any, state: Any, loader: Any) -> int:
+    """Steps whose batches a training makes again and skips where it goes on; the collator counts these once more.
+
+    That is so for streams: of rows by number, only their numbers are skipped. A stream of unknown length is one epoch
+    of all steps.
+    """
+    if args.ignore_data_skip or not isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return 0
+    try:
+        steps = -(-len(loader) // args.gradient_accumulation_steps)
+    except TypeError:  # as torch says it of a stream without a length
+        steps = state.max_steps
+    return int(state.global_step % max(1, steps))
 
 
 class EpochCallback(TrainerCallback):
@@ -50,10 +67,15 @@ class EpochCallback(TrainerCallback):
         self._batches = None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells the collator the epoch; progress is steps done of all steps."""
-        self._epoch = int((state.epoch or 0.0) + 1e-6) if self._epoch is None else self._epoch + 1
+        """Tells the collator the epoch; progress is steps done of all steps, before the first batch that is made."""
+        done = state.global_step
+        if self._epoch is None:
+            self._epoch = int((state.epoch or 0.0) + 1e-6)
+            done -= _steps_made_again(args, state, kwargs.get("train_dataloader"))
+        else:
+            self._epoch += 1
         batches = max(1, state.max_steps) * args.gradient_accumulation_steps
-        progress = min(1.0, state.global_step / max(1, state.max_steps))
+        progress = min(1.0, done / max(1, state.max_steps))
         self._collator.set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
         self._batches = 0
 

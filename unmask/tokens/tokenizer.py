@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ from unmask.tokens.words import WordStarts
 
 CONFIG = "tokenizer_config.json"
 _ROLES = "special_tokens_map.json"
+_UNUSED = re.compile(r"\[unused\d+\]")  # BERT's entries for what users may add
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Tokenizer:
         special: Ids of the special tokens.
         vocab_size: Number of ids; the largest id plus one.
         ordinary: [vocab_size], bool: ids that text consists of. Only these are ever masked or drawn as random
-            replacements; special and unknown tokens and gaps in the ids are not.
+            replacements; special and unknown tokens, BERT's `[unused1]` and its like, and gaps in the ids are not.
         token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id stands for, without marks: the space
             in front of a word is not counted for any family, so that bits per byte compare between them. White
             space that is spelled out (a line break, a character tokenizer's space) is. An id for part of a
@@ -85,7 +87,7 @@ class Tokenizer:
         specials |= {id_ for id_ in vars(self.special).values() if id_ is not None}
         for token, id_ in vocab.items():
             if id_ not in specials:
-                self.ordinary[id_] = True
+                self.ordinary[id_] = _UNUSED.fullmatch(token) is None
                 self.token_bytes[id_] = self.word_starts.num_bytes(token)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unmask.compiled import arrays, serves
+from unmask.compiled import arrays, serves, use_threads_of_torch
 from unmask.training.kernels import momentum as loops
 
 _EPS = 1e-7  # added to norms
@@ -163,6 +163,7 @@ class Muon:
 
     def _looped_directions(self, batch: list[Matrix]) -> Tensor:
         """The same by compiled loops."""
+        use_threads_of_torch()
         num = sum(matrix.num_fused for matrix in batch)
         _, rows, columns = batch[0].parts(batch[0].weight).shape
         direction_NRC = torch.empty(num, rows, columns, dtype=self.dtype)

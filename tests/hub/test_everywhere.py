@@ -55,7 +55,7 @@ def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
     same("evaluate", "MODEL", text, "--max-tokens", 500, "--pseudo-tokens", 0)
     same("score", "MODEL", "pairs.jsonl")
     same("masks", "The cat sees.", "--strategy", "random", "--tokenizer", "MODEL")
-    code, _, err = main("embed", NAME, text, "--out", "vectors.npy")
+    code, _, err = main("embed", NAME, text, "--out", "vectors.parquet")
     assert code == 0, err
     assert open_subject(NAME).folder == folder, "of what is exported and verified"
 

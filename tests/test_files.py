@@ -1,4 +1,7 @@
-"""Files that cannot be written: one line says so, what was there before is kept, and a run goes on."""
+"""Files that cannot be written: one line says so, what was there before is kept, and a run goes on.
+
+Those of a run that are damaged: one line says so, and the way out.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.errors import RunError, WriteError
-from unmask.files import write_atomically, writing
+from unmask.files import read_object, write_atomically, writing
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -94,3 +97,12 @@ def test_the_page_of_an_audit(corpus_file: Path, tmp_path: Path, main: Main, mon
     code, _, err = main("audit", corpus_file, "--strategy", "random", "--out", tmp_path / "a.html")
     assert code == 2, err
     assert "a.html: cannot be written (No space left on device)" in err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'{"a": ', None])
+def test_a_damaged_object(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "a.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(RunError, match=r"a\.json: damaged \(.+\); take it away"):
+        read_object(file, "take it away")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from unmask.errors import WriteError
+from unmask.errors import RunError, WriteError
 
 
 @contextlib.contextmanager
@@ -51,6 +53,25 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def read_object(path: Path, way_out: str) -> dict[str, Any]:
+    """The object in a JSON file that a run wrote.
+
+    Args:
+        path: The file.
+        way_out: What to do where it is damaged, in words.
+
+    Raises:
+        RunError: It is not there, no JSON, or no object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: damaged ({error}); {way_out}") from error
+    return content
 
 
 def sync_folder(folder: Path) -> None:

@@ -96,6 +96,24 @@ def test_one_strategy_of_raw_text(corpus_file: Path, main: Main) -> None:
     assert list(json.loads(out)["strategies"]) == ["span"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "audited"),
+    [
+        ("masking.strategy=span", ["span"]),
+        ("masking.units.kind=words", ["words x uniform"]),
+        ("masking.weights.kind=frequency", ["tokens x frequency"]),
+        ("masking.rate=0.2", [*STRATEGIES]),
+    ],
+)
+def test_a_setting_that_chooses_a_masking_is_what_is_audited(
+    data_folder: Path, setting: str, audited: list[str], main: Main
+) -> None:
+    code, out, err = main("audit", data_folder, "--json", "--set", setting, "--max-tokens", 5_000)
+    assert code == 0, err
+    result = json.loads(out)
+    assert sorted([*result["strategies"], *result["not_audited"]]) == sorted(audited)
+
+
 def test_a_mixture_of_steps_is_audited_in_all_its_parts(
     data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main
 ) -> None:

@@ -408,9 +408,14 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_path: Path) -> None:
+    """Without a summary, as if it had been stopped before the end; a damaged one is to be taken away."""
+    summary = tmp_path / "summary.json"
     unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=SMALL)
-    (tmp_path / "summary.json").unlink()  # as if it had been stopped before the end
-    unmask.pretrain(out=tmp_path, resume=True)
+    summary.write_bytes(summary.read_bytes()[:99])
+    with pytest.raises(RunError, match=r"summary\.json: damaged .* take it away, and the run is evaluated again"):
+        unmask.pretrain(out=tmp_path, resume=True)
+    summary.unlink()
+    assert unmask.pretrain(out=tmp_path, resume=True).summary["steps"] == 2
     assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1
 
 

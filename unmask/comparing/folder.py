@@ -10,7 +10,7 @@ from typing import Any
 from filelock import BaseFileLock, FileLock
 
 from unmask.errors import RunError
-from unmask.files import write_atomically
+from unmask.files import read_object, write_atomically
 from unmask.pretraining.claim import differences
 from unmask.pretraining.data import is_prepared
 from unmask.pretraining.reporter import Reporter
@@ -45,7 +45,7 @@ def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> No
     root.mkdir(parents=True, exist_ok=True)
     with locked(root):
         if (root / file).is_file():
-            if (change := _change(json.loads((root / file).read_text(encoding="utf-8")), plain)) is not None:
+            if (change := _change(read_object(root / file, "give another --out"), plain)) is not None:
                 raise RunError(
                     f"{root} holds a {what} {change}; a {what} goes on as it was begun: change that back, or give "
                     "another --out"

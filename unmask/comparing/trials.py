@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.files import write_atomically
+from unmask.files import read_object, write_atomically
 from unmask.finetuning.finetune import finetune
 from unmask.finetuning.fitting import Evaluated
 from unmask.finetuning.metrics import LOWER_IS_BETTER
@@ -175,7 +175,7 @@ def measured_run(
         if protocol.task is not None:
             content |= _task_error(run.folder, protocol, protocol.task, seed, reporter)
         write_atomically(file, json.dumps(content, indent=1) + "\n")
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    return read_object(file, "take it away, and the same command measures the run again")
 
 
 def failed_run(name: str, seed: int, folder: Path, reason: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut, HeldOutSet
-from unmask.files import write_atomically
-from unmask.pretraining.folder import RunFolder
+from unmask.files import read_object, write_atomically
+from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.pretraining.old_text import open_old_text
 from unmask.pretraining.watch import Watch
 from unmask.training.state import TrainState
@@ -45,10 +45,10 @@ class BeforeAfter:
             `start`: what was done to the checkpoint; `domains`: by `new` and `old` the figures `before` and `after`;
             `old` is None where there is no old text.
         """
-        before = json.loads(self.folder.before.read_text(encoding="utf-8"))
+        before = read_object(self.folder.before, START_ANEW)
         after = {"new": _plain(new), "old": self._on_old_text(state)}
         return {
-            "start": json.loads((self.folder.start / "start.json").read_text(encoding="utf-8")),
+            "start": read_object(self.folder.start / "start.json", START_ANEW),
             "domains": {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")

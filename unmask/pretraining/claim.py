@@ -11,7 +11,7 @@ from typing import Any
 from unmask.corpus.sources import STDIN, keep_stdin
 from unmask.errors import RunError
 from unmask.files import write_atomically
-from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.recipe.recipe import Recipe, load_recipe
 
 
@@ -77,7 +77,7 @@ def _kept_sources(folder: RunFolder) -> list[str]:
         if not isinstance(kept, list) or not all(isinstance(path, str) for path in kept):
             raise ValueError("it is no list of paths")
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder.sources}: damaged ({error}); start anew with --overwrite") from error
+        raise RunError(f"{folder.sources}: damaged ({error}); {START_ANEW}") from error
     return kept
 
 

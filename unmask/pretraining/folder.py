@@ -23,6 +23,8 @@ from pathlib import Path
 
 from unmask.errors import RunError
 
+START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
+
 
 class RunFolder:
     """Paths within a run's folder; see the module's docstring."""

@@ -13,9 +13,9 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import STDIN, STDIN_FILE, find_sources
 from unmask.errors import DataError
-from unmask.files import sync_folder, writing
+from unmask.files import read_object, sync_folder, writing
 from unmask.pretraining.data import is_prepared
-from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.recipe.start import StartSettings
 from unmask.tokens.jobs import cut_jobs, job_bytes
 from unmask.tokens.manifest import MANIFEST, Manifest, load_manifest, verify_files
@@ -51,7 +51,7 @@ def obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer)
         UnmaskError: The text that was named cannot be used.
     """
     if (folder / _WHAT).is_file():
-        return str(json.loads((folder / _WHAT).read_text(encoding="utf-8"))["source"])
+        return str(read_object(folder / _WHAT, START_ANEW)["source"])
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -66,7 +66,7 @@ def obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer)
 
 def open_old_text(folder: Path) -> TokenStore | None:
     """The tokens that `obtain_old_text` made; None where there is no old text."""
-    files = json.loads((folder / _WHAT).read_text(encoding="utf-8"))["files"]
+    files = read_object(folder / _WHAT, START_ANEW)["files"]
     return TokenStore([folder / name for name in files]) if files else None
 
 

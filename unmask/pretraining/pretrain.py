@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
+from unmask.files import read_object
 from unmask.hub.fetch import local_path
 from unmask.hub.needs import TOKENIZER
 from unmask.inference.model import Model, load
@@ -131,7 +131,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         resolved = claim_recipe(folder, wanted)
         if goes_on and folder.summary.is_file():
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
-            return Run(folder.root, json.loads(folder.summary.read_text(encoding="utf-8")))
+            return Run(folder.root, read_object(folder.summary, "take it away, and the run is evaluated again"))
         try:
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)

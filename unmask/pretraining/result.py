@@ -13,13 +13,13 @@ import torch
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.plateau import explain_plateau, on_plateau
-from unmask.files import write_atomically, writing
+from unmask.files import read_object, write_atomically, writing
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import write_sentence_files
 from unmask.pretraining.before_after import BeforeAfter
 from unmask.pretraining.data import PreparedData
-from unmask.pretraining.folder import RunFolder
+from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.pretraining.metrics import read_metrics
 from unmask.pretraining.predictions import from_plain, predict_lines, to_plain
 from unmask.pretraining.watch import Watch
@@ -51,7 +51,7 @@ def write_result(
     result = watch.measure(state, held_out, watch.objective_set(recipe.evaluation.final_max_tokens))
     watch.record(state, result, final=True)
     _write_model(folder, state, data)
-    predictions = json.loads(folder.predictions.read_text(encoding="utf-8"))
+    predictions = read_object(folder.predictions, START_ANEW)
     predictions["after"] = _predicted(state, watch)
     write_atomically(folder.predictions, json.dumps(predictions))
     summary = _summary(folder, data, state, result, watch.entropy_of(held_out))

@@ -120,14 +120,23 @@ def audit(
 ) -> None:
     """Mask a text as a training would, and check rates, shares and special tokens. Exit code 1 where a promise breaks.
 
+    A setting of masking.strategy, masking.units or masking.weights is a choice of one, too.
+
     Example: unmask audit data/mine --recipe tiny --out audit.html
     """
     from unmask.cli.audit import run_audit
     from unmask.recipe.recipe import DEFAULT, load_recipe
 
-    loaded = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=tuple(settings or ()))
-    result = run_audit(data, loaded, every_strategy=recipe is None and strategy is None, max_tokens=max_tokens, out=out)
+    overrides = tuple(settings or ())
+    loaded = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
+    chosen = recipe is not None or strategy is not None or any(map(_chooses_masking, overrides))
+    result = run_audit(data, loaded, every_strategy=not chosen, max_tokens=max_tokens, out=out)
     if as_json:
         print_json(result)
     if not result["passed"]:
         sys.exit(1)
+
+
+def _chooses_masking(setting: str) -> bool:
+    """Whether a setting says what the units or weights of the masking are, which every strategy says for itself."""
+    return setting.startswith(("masking.strategy", "masking.units", "masking.weights"))

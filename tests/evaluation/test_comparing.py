@@ -48,13 +48,13 @@ def test_several_recipes_widen_the_intervals() -> None:
 
 def test_differences_that_are_none_are_seldom_shown() -> None:
     rng = np.random.default_rng(0)
-    level = rng.normal(size=(200, 1, 4))  # of each seed, which all recipes share
-    draws = level + 0.1 * rng.normal(size=(200, 3, 4))
+    level = rng.normal(size=(600, 1, 4))  # of each seed, which all recipes share
+    draws = level + 0.1 * rng.normal(size=(600, 3, 4))
     wrong = 0
     for each in draws:
         found = compare_figures({name: values.tolist() for name, values in zip("abc", each, strict=True)})
         wrong += any(difference.better is not None for difference in found.differences)
-    assert wrong / 200 < 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+    assert wrong / 600 < 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
     assert wrong > 0
 
 

@@ -10,6 +10,7 @@ from unmask.evaluation.held_out import HeldOut, HeldOutSet
 from unmask.files import read_object, write_atomically
 from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.pretraining.old_text import open_old_text
+from unmask.pretraining.start import FACTS
 from unmask.pretraining.watch import Watch
 from unmask.training.state import TrainState
 
@@ -48,7 +49,7 @@ class BeforeAfter:
         before = read_object(self.folder.before, START_ANEW)
         after = {"new": _plain(new), "old": self._on_old_text(state)}
         return {
-            "start": read_object(self.folder.start / "start.json", START_ANEW),
+            "start": read_object(self.folder.start / FACTS, START_ANEW),
             "domains": {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")

@@ -18,12 +18,13 @@ from typing import Any
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, RunError
-from unmask.files import sync_folder, writing
+from unmask.files import read_object, sync_folder, writing
 from unmask.hub.fetch import lasting_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.extend import with_positions, with_words
 from unmask.model.folder import has_prediction_head, load_model, save_model
 from unmask.pretraining.data import is_prepared
+from unmask.pretraining.folder import START_ANEW
 from unmask.recipe.checkpoint import checkpoint_sha256, find_checkpoint, read_fitting_config
 from unmask.recipe.recipe import Recipe
 from unmask.recipe.start import StartSettings
@@ -99,11 +100,11 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
         texts: The new domain; called where words are added.
 
     Raises:
-        RunError: The checkpoint is not the one that the run began with.
+        RunError: The checkpoint is not the one that the run began with, or what was kept of it is damaged.
         UnmaskError: The checkpoint cannot be used, or extended as asked.
     """
     if (folder / FACTS).is_file():
-        content = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        content = read_object(folder / FACTS, START_ANEW)
         content["positions"] = content["positions"] and tuple(content["positions"])
         return StartFacts(**{**content, "examples": tuple(content["examples"])})
     assert recipe.start is not None

@@ -19,7 +19,8 @@ from unmask.tokens.tokenizer import Tokenizer
 
 
 def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
-    return audit([(rows, masked)], masker or masker_of(tokenizer), frequencies_of(tokenizer))
+    masker = masker or masker_of(tokenizer)
+    return audit([(rows, masked, masker.weighed(rows))], masker, frequencies_of(tokenizer))
 
 
 def test_counts_by_hand(tokenizer: Tokenizer) -> None:
@@ -73,6 +74,38 @@ def test_a_broken_promise_is_found(tokenizer: Tokenizer, harm: str, message: str
     else:
         masked = masker_of(tokenizer, replacement=(0.7, 0.2, 0.1))(rows)
     assert any(message in text for text in audited(tokenizer, rows, masked, masker).broken)
+
+
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({"strategy": "whole_word"}, {"size", "length of the document"}),
+        ({"strategy": "span"}, {"place in the document"}),
+        ({"strategy": "frequency"}, {"asked-for probability"}),
+    ],
+)
+def test_units_that_are_masked_too_rarely_break_a_promise(
+    tokenizer: Tokenizer, options: dict[str, str], groups: set[str]
+) -> None:
+    """A budget of tokens does that in short documents, and says so only where it is taken for one of units."""
+    rows = make_rows(tokenizer, 4000, [12, 5, 24], mean_word=2.0)
+    masker = masker_of(tokenizer, **options)
+    assert not audited(tokenizer, rows, masker(rows), masker).broken
+    settings = masker.settings.model_copy(update={"budget": "tokens"})
+    by_tokens = Masker(settings, tokenizer, tables=masker.tables)
+    broken = audited(tokenizer, rows, by_tokens(rows), masker).broken
+    assert {name for name in groups if any(f"units by {name}" in text for text in broken)} == groups
+    assert not audited(tokenizer, rows, by_tokens(rows), by_tokens).broken
+
+
+def test_a_single_document_has_an_error_of_its_own(tokenizer: Tokenizer) -> None:
+    """Its rate differs from the one asked for by chance alone, which a single draw does not show."""
+    rows = make_rows(tokenizer, 1, [480], mean_word=4.0)
+    for seed in range(20):
+        masker = masker_of(tokenizer, strategy="whole_word", seed=seed)
+        found = audited(tokenizer, rows, masker(rows), masker)
+        assert not found.broken
+        assert found.rate_stderr > 0.01
 
 
 @pytest.mark.slow

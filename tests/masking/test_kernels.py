@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.masking.helpers import make_rows, tables_of
 from unmask.masking import budget, collocations, flat, keys, replacement, scored, units
 from unmask.masking.engine import MaskedRows, Masker
-from unmask.masking.flat import flatten, partition
+from unmask.masking.flat import FlatRows, FlatUnits, flatten, partition
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.units import SpanUnits
 from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer
 
-MODULES = (budget, collocations, flat, keys, replacement, scored, units)
+MODULES = (collocations, flat, keys, replacement, scored, units)
 KINDS: list[dict[str, Any]] = [
     *({"strategy": name} for name in STRATEGIES),
     {"strategy": "span", "units": {"kind": "span", "p": 0.9, "max_words": 100}},
@@ -83,11 +83,26 @@ def test_units_are_taken_by_key_and_then_by_place(tokenizer: Tokenizer, bits: in
     """With few bits many keys are equal, and places decide."""
     rows = flatten(make_rows(tokenizer, 20, [150, 1, 17, 16, 60]), 1)
     keys_T = (rows.bits_T >> 9) & ((1 << bits) - 1)
-    draw = budget.Draw(rows, partition(rows, rows.word_starts_T), keys_T)
-    fast_T = draw.up_to(rate)
-    with tensor_operations():
-        assert torch.equal(draw.up_to(rate), fast_T)
+    units = partition(rows, rows.word_starts_T)
+    fast_T = budget.fill_tokens(rows, units, keys_T, rate)
+    assert torch.equal(fast_T, by_sorting(rows, units, keys_T, rate))
     assert fast_T.sum() == pytest.approx(rate * rows.maskable_T.sum(), abs=60)
+
+
+def by_sorting(rows: FlatRows, units: FlatUnits, keys_T: torch.Tensor, rate: float) -> torch.Tensor:
+    """The plain way: all units sorted, then one after the other."""
+    chosen_T = torch.zeros_like(rows.maskable_T)
+    share = round(rate * 2**24)
+    for begin in rows.segment_begin_T.unique().tolist():
+        inside_T = (rows.segment_begin_T == begin) & (units.size_T > 0)
+        places = inside_T.nonzero().flatten().tolist()
+        room = sum(int(units.size_T[place]) for place in places) * share
+        for place in sorted(places, key=lambda place: (int(keys_T[place]), place)):
+            size = int(units.size_T[place])
+            if room > (int(rows.bits_T[place]) & (2**24 - 1)) * size:
+                chosen_T |= units.begin_T == place
+            room -= size << 24
+    return chosen_T & rows.maskable_T
 
 
 def test_lengths_of_spans_are_those_of_the_thresholds() -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.masking.helpers import make_rows, masker_of
 from tests.masking.test_kernels import tensor_operations
-from unmask.masking import annotated_weights, budget, engine, flat, mixture, replacement, scored, units, weights
+from unmask.masking import annotated_weights, engine, flat, mixture, replacement, scored, units, weights
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.needs import needed_annotations
 from unmask.masking.settings import STRATEGIES
@@ -126,7 +126,7 @@ def test_the_plain_operations_of_devices_give_the_same_masks(
     rows = make_rows(tokenizer, 60, [50, 9, 1])
     before = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows)
     replaced = 0
-    for module in (annotated_weights, budget, engine, flat, mixture, replacement, scored, units, weights):
+    for module in (annotated_weights, engine, flat, mixture, replacement, scored, units, weights):
         for name, plain in (("pick", torch.where), ("take", _indexed)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, plain)

@@ -1,4 +1,4 @@
-"""Weighted keys: the order they make is that of a draw without replacement with these weights."""
+"""Weights, and the keys that a budget of tokens makes of them: a draw without replacement, in proportion."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_extreme_weights_are_cut_and_keep_their_order() -> None:
 
 @pytest.mark.parametrize(("exponent", "prefers"), [(-0.5, "rare"), (0.5, "common"), (0.0, "none")])
 def test_frequency_prefers_what_it_says(tokenizer: Tokenizer, exponent: float, prefers: str) -> None:
-    rows = make_rows(tokenizer, 2000, [40])
+    rows = make_rows(tokenizer, 2000, [40], mean_word=1.0)
     frequencies = frequencies_of(tokenizer)
     settings = masker_of(tokenizer, strategy="frequency").settings
     weights = FrequencyWeights(exponent=exponent, floor=1)
@@ -117,7 +117,7 @@ def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
     tables = Tables(tokenizer.vocab_size, documents_V=documents, num_documents=1000)
     weights = TfIdfWeights()
     units = partition(flat, WordUnits().starts(flat, tables))
-    found = (_log2_exponential(flat.bits_T) - weights.keys(flat, units, tables) + (1 << 30)).double() / 2**POINT
+    found = weights.log2(flat, units, tables).double() / 2**POINT
 
     def log2_of(token: int, count: int) -> float:
         return float(np.log2(count) + np.log2(-np.log2((float(documents[token]) + 1) / 1002)))

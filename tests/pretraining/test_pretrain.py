@@ -226,6 +226,29 @@ def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path
     assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
 
 
+@pytest.mark.parametrize("again", [{}, {"steps": 4, "strategy": "whole_word"}], ids=["alone", "in full"])
+def test_a_run_of_an_earlier_version_goes_on_with_its_masks(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, again: dict[str, Any]
+) -> None:
+    """Its recipe does not name the budget, which was one of tokens; it ends at the weights of a run that named it."""
+    caplog.set_level("INFO", logger="unmask")
+    settings = (*SMALL, "checkpoint.every_steps=2", "checkpoint.keep=9")
+    asked = {"steps": 4, "strategy": "whole_word"}
+    whole = unmask.pretrain([data_folder], out=tmp_path, settings=(*settings, 'masking.budget="tokens"'), **asked)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("".join(f"{line}\n" for line in recipe.read_text().splitlines() if "budget =" not in line))
+    for path in ("model", "checkpoints/step-00000004"):
+        shutil.rmtree(tmp_path / path)
+    whole.folder.joinpath("summary.json").unlink()
+    unmask.pretrain(out=tmp_path, resume=True, **({"settings": settings, **again} if again else {}))
+    assert "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it" in caplog.text
+    assert "going on from step 3" in caplog.text
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    other = unmask.pretrain([data_folder], out=tmp_path / "units", settings=settings, **asked)
+    assert (other.folder / "model" / "model.safetensors").read_bytes() != weights
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_resuming_at_the_end_changes_nothing(
     data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stopped: bool

@@ -12,8 +12,9 @@ from unmask.cli.audit_table import show_audits
 from unmask.cli.progress import ConsoleBar, ConsoleReporter, console
 from unmask.errors import DataError, SettingsError
 from unmask.evaluation.audit import Audit, audit
+from unmask.evaluation.audit_inclusion import Inclusion
 from unmask.evaluation.audit_pairs import PairAudit
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.engine import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.packing.rows import Rows
@@ -111,12 +112,14 @@ def _audit_one(
         pairs=None if pairs is None else pairs.kind,
     )
 
-    def batches() -> Iterator[tuple[Rows, MaskedRows]]:
+    def batches() -> Iterator[tuple[Rows, MaskedRows, WeighedRows]]:
         tokens, total = 0, min(max_tokens, data.manifest.train.tokens)
         size = max(1, BATCH_POSITIONS // training.sequence_length)
         for step, batch in enumerate(stream.batches(Cursor(), size)):
             # No model: strategies that follow one begin with equal weights, as a training does.
-            yield batch.rows, masker(batch.rows, step=step, scores=Scores(0, {}))
+            none_yet = Scores(0, {})
+            masked = masker(batch.rows, step=step, scores=none_yet)
+            yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=none_yet)
             tokens += batch.num_tokens
             notify(tokens, total)
             if tokens >= max_tokens or batch.cursor.epoch:
@@ -143,7 +146,19 @@ def _plain(entry: Audit) -> dict[str, Any]:
         "span_lengths": entry.span_lengths.tolist(),
         "by_pos": None if entry.by_pos is None else {name: list(counts) for name, counts in entry.by_pos.items()},
         "pairs": None if entry.pairs is None else _plain_pairs(entry.pairs),
+        "inclusion": {
+            "by_size": _plain_groups(entry.inclusion.by_size),
+            "by_place": _plain_groups(entry.inclusion.by_place),
+            "by_length": _plain_groups(entry.inclusion.by_length),
+            "by_chance": _plain_groups(entry.inclusion.by_chance),
+        },
         "broken": list(entry.broken),
+    }
+
+
+def _plain_groups(groups: dict[str, Inclusion]) -> dict[str, Any]:
+    return {
+        name: {"units": found.units, "asked": found.asked, "realised": found.realised} for name, found in groups.items()
     }
 
 

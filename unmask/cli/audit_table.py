@@ -35,6 +35,8 @@ def show_audits(audits: Mapping[str, Audit], left_out: Mapping[str, str], follow
     out.print(table)
     _show_pos(audits)
     _show_pairs(audits)
+    if len(audits) == 1:
+        _show_inclusion(*audits.values())
     for name, entry in audits.items():
         for text in entry.broken:
             out.print(f"{name}: {text}", style="red", markup=False, soft_wrap=True)
@@ -61,6 +63,21 @@ def _show_pos(audits: Mapping[str, Audit]) -> None:
         cells = (by_pos.get(tag, (0, 0)) for by_pos in found.values())
         table.add_row(Text(tag), *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells))
     console().print("\nPredicted, in % of the tokens of each part of speech:")
+    console().print(table)
+
+
+def _show_inclusion(entry: Audit) -> None:
+    """A line for each group of units: how often they should be predicted, and how often they are."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("units by", "", "units", "asked", "predicted"):
+        table.add_column(name, justify="left" if name in ("units by", "") else "right")
+    before = None
+    for kind, name, found in entry.inclusion.groups():
+        style = "red" if found.broken else None
+        shown = (f"{found.units:,}", f"{found.asked:.2%}", f"{found.realised:.2%}")
+        table.add_row("" if kind == before else kind, name, *shown, style=style)
+        before = kind
+    console().print("")
     console().print(table)
 
 

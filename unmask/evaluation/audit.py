@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.evaluation.audit_counts import SIGMAS, Counts, Ratio, ratio_of_sums, stretches
+from unmask.evaluation.audit_inclusion import InclusionAudit, InclusionTally
 from unmask.evaluation.audit_pairs import PairAudit, PairTally
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.engine import MaskedRows, Masker, WeighedRows
 from unmask.masking.schedule import rate_at
 from unmask.packing.rows import Rows
 
@@ -42,6 +43,7 @@ class Audit:
         span_lengths: [12]: stretches of targets of 1, 2, ... words; the last is open.
         by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
         pairs: Of sentence pairs, where the rows hold such.
+        inclusion: How often units are predicted, by size, place, length of the document and weight.
         broken: Promises that do not hold, in words.
     """
 
@@ -61,20 +63,21 @@ class Audit:
     span_lengths: Counts
     by_pos: Mapping[str, tuple[int, int]] | None
     pairs: PairAudit | None
+    inclusion: InclusionAudit
     broken: tuple[str, ...]
 
 
-def audit(batches: Iterable[tuple[Rows, MaskedRows]], masker: Masker, frequencies: Counts) -> Audit:
+def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
     """Counts what a masker did.
 
     Args:
-        batches: Rows on the CPU, and what the masker made of them at progress 0.
+        batches: Rows on the CPU, what the masker made of them at progress 0, and what it drew from.
         masker: The masker.
         frequencies: [vocab_size]: of the training text.
     """
     tally = _Tally(masker, frequencies)
-    for rows, masked in batches:
-        tally.add(rows, masked)
+    for rows, masked, weighed in batches:
+        tally.add(rows, masked, weighed)
     return tally.result()
 
 
@@ -96,8 +99,10 @@ class _Tally:
         self.pairs: PairTally | None = None
         self.sizes: list[Counts] = []  # tokens and targets of each document piece
         self.targets: list[Counts] = []
+        self.inclusion = InclusionTally(masker)
+        self.variance = 0.0  # of the number of targets, at the most
 
-    def add(self, rows: Rows, masked: MaskedRows) -> None:
+    def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
         ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
         maskable_T, target_T = rows.maskable.numpy().ravel(), labels_T >= 0
         ordinary, mask_id = self.tokenizer.ordinary, self.tokenizer.special.mask
@@ -120,13 +125,16 @@ class _Tally:
         _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
         _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
         self._add_spans(target_T, starts_T, segment_T)
+        spread_T = self.inclusion.add(segment_T, maskable_T, masked, weighed)
+        if self.settings.budget == "units":
+            self.variance += float(spread_T.sum())
         if "pos" in rows.annotations and self.pos_labels is not None:
             if self.by_pos is None:
                 self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
             _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
         if rows.token_type_ids is not None:
             self.pairs = self.pairs or PairTally()
-            self.pairs.add(rows, masked)
+            self.pairs.add(rows, masked, spread_T if self.settings.budget == "units" else np.zeros_like(spread_T))
 
     def _add_spans(self, target_T: NDArray[np.bool_], starts_T: NDArray[np.bool_], segment_T: Counts) -> None:
         """Stretches of targets and how many words they touch."""
@@ -142,7 +150,9 @@ class _Tally:
         sizes, targets = np.concatenate(self.sizes), np.concatenate(self.targets)
         sizes, targets = sizes[sizes > 0], targets[sizes > 0]
         expected = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
-        ratio = ratio_of_sums(targets, sizes)
+        ratio = ratio_of_sums(targets, sizes, self.variance)
+        promised = self.settings.budget == "units" and not self.settings.least_one
+        inclusion = self.inclusion.result(promised=promised)
         pairs = None if self.pairs is None else self.pairs.result()
         shares = self.kinds / max(self.kinds.sum(), 1)
         return Audit(
@@ -162,7 +172,8 @@ class _Tally:
             span_lengths=self.span_lengths,
             by_pos=self._named_pos(),
             pairs=pairs,
-            broken=tuple(self._broken(expected, ratio, shares, pairs)),
+            inclusion=inclusion,
+            broken=(*self._broken(expected, ratio, shares, pairs), *inclusion.broken()),
         )
 
     def _named_pos(self) -> dict[str, tuple[int, int]] | None:

@@ -26,17 +26,22 @@ class Ratio(NamedTuple):
         return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
 
 
-def ratio_of_sums(targets_P: Counts, sizes_P: Counts) -> Ratio:
+def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> Ratio:
     """The share of targets, with document pieces as the independent draws.
 
-    Pieces that all come out alike have no spread, but the budget of each is still rounded by chance, which has a
-    variance of a quarter at the most: the error counts as much at least.
+    Pieces that all come out alike have no spread, and one piece tells nothing of chance at all; but each is drawn by
+    chance, whose variance is known: the error counts as much at least. That is a quarter a piece where a budget of
+    tokens is rounded.
+
+    Args:
+        targets_P, sizes_P: Targets and tokens of each piece.
+        variance: Of the number of targets, by the way they are drawn.
 
     Source: Cochran 1977, Sampling Techniques, section 2.11.
     """
     total = max(int(sizes_P.sum()), 1)
     rate = targets_P.sum() / total
-    square = max(float(((targets_P - rate * sizes_P) ** 2).sum()), 0.25 * int((sizes_P > 0).sum()))
+    square = max(float(((targets_P - rate * sizes_P) ** 2).sum()), 0.25 * int((sizes_P > 0).sum()), variance)
     return Ratio(float(rate), square**0.5 / total)
 
 

@@ -46,9 +46,10 @@ class PairTally:
     def __init__(self) -> None:
         self._sizes: list[Counts] = []  # [P, 2]: of both halves
         self._targets: list[Counts] = []
+        self._variance = np.zeros(2)
 
-    def add(self, rows: Rows, masked: MaskedRows) -> None:
-        """Counts one batch, whose rows have token types."""
+    def add(self, rows: Rows, masked: MaskedRows, spread_T: NDArray[np.float64]) -> None:
+        """Counts one batch, whose rows have token types. Args: spread_T: As `InclusionTally.add` returns it."""
         assert rows.token_type_ids is not None
         place_T = 2 * stretches(rows.segment_ids.numpy()) + rows.token_type_ids.numpy().ravel()
         size = 2 * (int(place_T[-1]) // 2 + 1)
@@ -58,10 +59,13 @@ class PairTally:
 
         self._sizes.append(count(rows.maskable.numpy().ravel()))
         self._targets.append(count(masked.labels.numpy().ravel() >= 0))
+        self._variance += np.bincount(place_T % 2, spread_T, minlength=2)
 
     def result(self) -> PairAudit:
         """The sum of all batches."""
         sizes, targets = np.concatenate(self._sizes), np.concatenate(self._targets)
         whole = (sizes > 0).all(1)
-        first, second = (ratio_of_sums(targets[:, half], sizes[:, half]) for half in (0, 1))
+        first, second = (
+            ratio_of_sums(targets[:, half], sizes[:, half], float(self._variance[half])) for half in (0, 1)
+        )
         return PairAudit(first, second, int(whole.sum()), int((targets[whole] > 0).all(1).sum()))

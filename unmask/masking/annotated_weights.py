@@ -15,7 +15,9 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.masking.budget import RATE_BITS
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.keys import KEY_BITS, fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.kernels.keys import KEY_BITS
+from unmask.masking.keys import LARGEST_LOG2, fixed_log2, uniform_keys
+from unmask.masking.lines import take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 from unmask.tokens.alignment import HEADS_SHIFT
@@ -23,6 +25,7 @@ from unmask.tokens.alignment import HEADS_SHIFT
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 _SHARE_BITS, _FINE_BITS = 8, 7
 _LAST = (1 << (KEY_BITS - 1)) - 1
+_NEVER_FIRST = -LARGEST_LOG2
 NOTHING = -(1 << 40)  # less than the logarithm of any weight
 
 # The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
@@ -42,16 +45,15 @@ _CONTENT = ("ADJ", "ADV", "NOUN", "NUM", "PROPN", "VERB")
 
 
 class FirstWeights(Settings):
-    """Units of a kind first, up to a share of the budget; then the others, and at last what is left of the first.
+    """Units of a kind take a share of the budget, as long as both they and the others last.
 
-    Both kinds stand in a random order. A unit's turn is the number of tokens of its kind that come before it (and a
-    random part of itself), divided by its kind's share; units are taken by their turns. So of any budget the kinds take
-    their shares as long as both last, and it need not be known here.
+    All units of the kind have the weight share / (their tokens), all others (1 - share) / (theirs): so of the expected
+    tokens they have their share, in each segment. Where one kind is taken whole and does not fill its share, the other
+    gets the rest.
 
     Attributes:
-        of: Whether units that hold an entity are the first, or those that hold a chunk.
-        share: Of the budget that they take at most, as long as there are others; in steps of 1/256. With 1 all of
-            them come before all others.
+        of: Whether the kind is units that hold an entity, or those that hold a chunk.
+        share: Of the budget that the kind takes. With 1 all of them come before all others.
 
     Source: Guu et al. 2020 (REALM), section 3.4, masks entities alone, which is a share of 1 (with others where a text
     has too few). The share is ours.
@@ -66,10 +68,31 @@ class FirstWeights(Settings):
         """The annotation."""
         return (self.of,)
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Turns, in fixed point; beyond 32,768 tokens of a segment all turns are equal."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By kind, and by how many tokens of the kind the segment has."""
+        first_T = self._is_first(rows, units)
+        of_first_T = rows.segment_sum(units.size_T * first_T)
+        of_others_T = rows.segment_sum(units.size_T * (1 - first_T))
+        logs = tables.derived(
+            ("log2 of tokens", rows.width), lambda: fixed_log2(torch.arange(rows.width + 1).clamp(min=1).double())
+        ).to(first_T.device)
+        share = _log2_of(self.share)
+        others = _NEVER_FIRST if self.share == 1.0 else _log2_of(1.0 - self.share)
+        return torch.where(first_T == 1, share - take(logs, of_first_T), others - take(logs, of_others_T))
+
+    def _is_first(self, rows: FlatRows, units: FlatUnits) -> Tensor:
+        """[T], int64: 1 where a unit of the kind begins."""
         named_T = rows.annotation(self.of, "weights of kind first") > 0
-        first_T = units.largest(named_T.to(torch.int64))
+        return units.largest(named_T.to(torch.int64))
+
+    def turns(self, rows: FlatRows, units: FlatUnits) -> Tensor:
+        """Keys for a budget of tokens: [T], int64 in [0, 2**31).
+
+        Both kinds stand in a random order. A unit's turn is the number of tokens of its kind that come before it (and a
+        random part of itself), divided by its kind's share, in steps of 1/256. So of any budget the kinds take their
+        shares as long as both last, and it need not be known here. Beyond 32,768 tokens all turns are equal.
+        """
+        first_T = self._is_first(rows, units)
         group_T = rows.segment_T * 2 + 1 - first_T
         order_U = torch.argsort((group_T << KEY_BITS) | uniform_keys(rows.bits_T), stable=True)
         size_U, group_U = units.size_T[order_U], group_T[order_U]
@@ -103,12 +126,12 @@ class PosWeights(Settings):
     weights: dict[str, Weight] = Field(default_factory=lambda: dict.fromkeys(_CONTENT, 2.0))
     default: Weight = 1.0
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by tags."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By tags."""
         tags_T = rows.annotation("pos", "weights of kind pos")
         key = ("pos", tuple(sorted(self.weights.items())), self.default, tags_T.device)
         log2 = tables.derived(key, lambda: self._table(tables, tags_T.device))
-        return keys_by_heaviest(rows, units, log2, tags_T, _log2_of(self.default))
+        return log2_of_heaviest(units, log2, tags_T, _log2_of(self.default))
 
     def _table(self, tables: Tables, device: torch.device) -> Tensor:
         labels = tables.labels_of("pos", "weights of kind pos")
@@ -146,11 +169,11 @@ class RoleWeights(Settings):
     heads: Weight = 1.0
     others: Weight = 1.0
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by roles."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By roles."""
         role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
         log2 = tables.derived((self, role_T.device), lambda: self._table(tables, role_T.device))
-        return keys_by_heaviest(rows, units, log2, role_T, _log2_of(self.others))
+        return log2_of_heaviest(units, log2, role_T, _log2_of(self.others))
 
     def _table(self, tables: Tables, device: torch.device) -> Tensor:
         """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
@@ -191,18 +214,17 @@ def _log2(weights: Sequence[float], device: torch.device) -> Tensor:
     return torch.cat([torch.tensor([NOTHING]), found]).to(device)
 
 
-def keys_by_heaviest(rows: FlatRows, units: FlatUnits, log2: Tensor, said_T: Tensor, other: Tensor | int) -> Tensor:
-    """Keys by the weightiest token of each unit; tokens of which nothing was said count where there are no others.
+def log2_of_heaviest(units: FlatUnits, log2: Tensor, said_T: Tensor, other: Tensor | int) -> Tensor:
+    """The weight of each unit's weightiest token; tokens of which nothing was said count where there are no others.
 
     Args:
-        rows: The batch.
-        units: Its partition.
+        units: The partition.
         log2: int64: fixed-point logarithms of weights by number of a label, `NOTHING` at place 0.
         said_T: int64: numbers of labels, 0 where nothing was said.
         other: Logarithm of the weight of units of which nothing was said.
     """
     found_T = units.largest(log2[said_T])
-    return weighted_keys(rows.bits_T, torch.where(found_T == NOTHING, other, found_T))
+    return torch.where(found_T == NOTHING, other, found_T)
 
 
 def _log2_of(weight: float) -> int:

@@ -1,83 +1,89 @@
-"""The budget: which units are masked, so that the expected share of tokens is the rate, whatever the units' sizes.
+"""Which units are masked, so that the expected share of tokens is the rate.
 
-In every segment, units are taken in the order of their keys until `rate x maskable tokens` is full. The unit that
-crosses the budget is taken with probability (room left / its size): then the expected number of masked tokens is the
-budget itself, given any order. All arithmetic is in integers, so it is the same on every device.
+`draw_units` gives every unit the probability that its weight names: equal units the rate, others in proportion to their
+weights, at most 1 (what that leaves raises the others). The number of units in a segment varies by less than one. A
+unit's probability depends neither on its size nor on its place nor on the length of its segment.
 
-Shape suffixes: T = all positions of a batch in a line; U = units in key order (padded to T).
+`fill_tokens` takes units in the order of their keys until a budget of tokens is full. The share of tokens varies less
+then, but units of more tokens, the last spans of a segment and light units are taken less or more often than they
+should be, by the more the shorter a segment is (docs/masking.md has figures).
+
+All arithmetic is in integers, or in additions and products of double precision in an order that the segment alone
+decides.
+
+Shape suffix: T = all positions of a batch in a line.
 """
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
+from unmask.compiled import arrays
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.draw import take_units
-from unmask.masking.keys import KEY_BITS
-from unmask.masking.lines import put, take
+from unmask.masking.kernels import draw as kernels
+from unmask.masking.keys import powers
 
 RATE_BITS = 24
 
 
-class Draw:
-    """Units in the order in which they are taken; more of them for a higher rate, and always those of a lower one.
+def draw_units(
+    rows: FlatRows,
+    units: FlatUnits,
+    log2_T: Tensor | None,
+    rate: float | Tensor,
+    *,
+    prediction_rate: float | None = None,
+    least_one: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Chooses units by inclusion probabilities.
+
+    Args:
+        rows: The batch.
+        units: Its partition.
+        log2_T: [T], int64: logarithm of the weight of the unit that begins at each place, to base 2 in 2**-18; None:
+            all are equal.
+        rate: Expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64 in 2**-24, the
+            same at all places of a segment.
+        prediction_rate: Expected share that is predicted, at most `rate`; None: all that are chosen.
+        least_one: Whether one unit of a segment is taken however small its share is.
+
+    Returns:
+        [T], bool each: the tokens of the units that are chosen, and of those that are predicted.
+
+    Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms.
+    """
+    log2_or_none_T = torch.zeros(0, dtype=torch.int64) if log2_T is None else log2_T
+    predicted = -1 if prediction_rate is None else round(prediction_rate * 2**RATE_BITS)
+    batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, log2_or_none_T, rows.bits_T, _share(rate))
+    found = kernels.take_units((RATE_BITS, least_one, predicted), powers(), *batch)
+    chosen_T, predicted_T = (torch.from_numpy(array) for array in found)
+    return chosen_T, predicted_T
+
+
+def fill_tokens(
+    rows: FlatRows, units: FlatUnits, keys_T: Tensor, rate: float | Tensor, *, least_one: bool = False
+) -> Tensor:
+    """The tokens of the units that a budget of tokens holds; a larger budget holds those of a smaller one.
+
+    The unit that crosses the budget is taken with probability (room left / its size): then the expected number of
+    masked tokens is the budget itself, given any order.
 
     Args:
         rows: The batch.
         units: Its partition.
         keys_T: [T], int64 in [0, 2**31): the key of the unit that begins at each place.
+        rate: As for `draw_units`.
+        least_one: Whether a segment's first unit is taken however small its budget is.
+
+    Returns:
+        [T], bool.
+
+    Source: Efraimidis and Spirakis 2006 for weighted keys.
     """
-
-    def __init__(self, rows: FlatRows, units: FlatUnits, keys_T: Tensor) -> None:
-        self._rows, self._units, self._keys_T = rows, units, keys_T
-
-    def up_to(self, rate: float | Tensor, *, least_one: bool = False) -> Tensor:
-        """The tokens of the units that a budget holds.
-
-        Args:
-            rate: Expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64 in 2**-24, the
-                same at all places of a segment.
-            least_one: Whether a segment's first unit is taken however small its budget is.
-
-        Returns:
-            [T], bool.
-        """
-        share_T = rate
-        if not isinstance(share_T, Tensor):
-            share_T = torch.full((1,), round(share_T * 2**RATE_BITS), device=self._keys_T.device)
-        if not serves(self._keys_T):
-            return self._up_to(share_T, least_one)
-        rows, units = self._rows, self._units
-        batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, self._keys_T, rows.bits_T, share_T)
-        return torch.from_numpy(take_units(RATE_BITS, least_one, *batch))
-
-    def _up_to(self, share_T: Tensor, least_one: bool) -> Tensor:
-        order = self._order
-        # Segments lie at the same places in both orders, so a segment's budget is the same in both.
-        room_U = order.tokens_T * share_T - (order.before_U << RATE_BITS)
-        taken_U = room_U > order.draw_U
-        if least_one:
-            taken_U |= order.before_U == 0
-        taken_U &= order.size_U > 0
-        return take(put(order.places_U, taken_U), self._units.begin_T) & self._rows.maskable_T
-
-    @functools.cached_property
-    def _order(self) -> _Order:
-        return _Order(self._rows, self._units, self._keys_T)
+    batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, keys_T, rows.bits_T, _share(rate))
+    return torch.from_numpy(kernels.fill_tokens(RATE_BITS, least_one, *batch))
 
 
-class _Order:
-    """All units sorted, for devices that kernels do not serve: places at which none begins have size 0."""
-
-    def __init__(self, rows: FlatRows, units: FlatUnits, keys_T: Tensor) -> None:
-        self.places_U = torch.argsort((rows.segment_T << KEY_BITS) | keys_T, stable=True)
-        self.size_U = take(units.size_T, self.places_U)
-        before_U = torch.cumsum(self.size_U, 0) - self.size_U
-        # Segments are contiguous in the line and in key order alike, so they begin at the same index in both.
-        self.before_U = before_U - take(before_U, rows.segment_begin_T)  # tokens of earlier units of the segment
-        self.draw_U = (take(rows.bits_T, self.places_U) & ((1 << RATE_BITS) - 1)) * self.size_U
-        self.tokens_T = rows.segment_sum(rows.maskable_T.to(torch.int64))
+def _share(rate: float | Tensor) -> Tensor:
+    return rate if isinstance(rate, Tensor) else torch.full((1,), round(rate * 2**RATE_BITS))

@@ -2,7 +2,8 @@
 
 A mask is a pure function of (seed, epoch, the segment's key, position in it): never of the batch, the row or the order
 in which rows arrive. The key says which text the segment is (see `Rows.segment_keys`). One hash gives each token its
-random bits; nothing is drawn from a generator.
+random bits; nothing is drawn from a generator. The host does the masking, by loops that are compiled; rows that are on
+another device are brought here, and what is made of them goes back.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +22,9 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
 from unmask.masking.boundaries import Boundaries, boundaries
-from unmask.masking.budget import RATE_BITS, Draw
-from unmask.masking.flat import FlatRows, flatten, partition
+from unmask.masking.budget import RATE_BITS, draw_units, fill_tokens
+from unmask.masking.flat import FlatRows, FlatUnits, flatten, partition
+from unmask.masking.kernels.keys import POINT
 from unmask.masking.lines import pick, take
 from unmask.masking.mixture import draw_mixture
 from unmask.masking.plain import rows_from_ids
@@ -30,6 +32,7 @@ from unmask.masking.replacement import RandomTokens, replace, uniform_counts, un
 from unmask.masking.schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
 from unmask.masking.settings import MaskingSettings, MixtureUnits
 from unmask.masking.tables import Scores, Tables
+from unmask.masking.weights import keys_of
 from unmask.packing.rows import Rows
 from unmask.settings import validated
 from unmask.tokens.loading import as_tokenizer
@@ -37,6 +40,7 @@ from unmask.tokens.tokenizer import Tokenizer
 
 IGNORED = -100
 _MASK, _REPLACE, _RATE = 1, 2, 4
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,35 @@ class MaskedRows:
         return tensor
 
 
+@dataclass(frozen=True)
+class WeighedRows:
+    """What masking draws from: units, weights and rates. Each is [B, S]; of padding and special tokens nothing counts.
+
+    Attributes:
+        begin: int64: place in the line of all rows at which the token's unit begins.
+        size: int64: tokens of its unit.
+        log2_weight: float64: logarithm of its weight to base 2; only differences within a segment mean anything.
+        rate: float64: expected share of its segment's tokens that is chosen.
+    """
+
+    begin: Tensor
+    size: Tensor
+    log2_weight: Tensor
+    rate: Tensor
+
+
+class _Weighed(NamedTuple):
+    """The same in a line, with what replacement and a budget of tokens need."""
+
+    rows: FlatRows
+    units: FlatUnits
+    rate: float | Tensor
+    log2_T: Tensor | None
+    keys_T: Tensor | None
+    per_unit: bool | Tensor
+    in_span_T: Tensor | None  # None: all are alike
+
+
 class Masker:
     """Masks batches of rows by one strategy.
 
@@ -122,7 +155,7 @@ class Masker:
         self.seed = seed
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
-        self._on_device: dict[torch.device, Tables] = {}  # with the latest scores
+        self._held: Tables | None = None  # with the latest scores
         counts = uniform_counts(tokenizer.ordinary)
         if settings.replacement.random_from == "unigram":
             counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
@@ -169,14 +202,12 @@ class Masker:
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
         return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts, tables=tables)
 
-    def _tables_on(self, device: torch.device, scores: Scores | None) -> Tables:
-        """The tables on a device; those of other scores are made when they are first seen."""
+    def _tables_with(self, scores: Scores | None) -> Tables:
+        """The tables on the host; those of other scores are made when they are first seen."""
         wanted = scores or self.tables.scores
-        held = self._on_device.get(device)
-        if held is None or _version(held.scores) != _version(wanted):
-            held = self.tables.with_scores(wanted).to(device)
-            self._on_device[device] = held
-        return held
+        if self._held is None or _version(self._held.scores) != _version(wanted):
+            self._held = self.tables.with_scores(wanted).to(_HOST)
+        return self._held
 
     def __call__(
         self,
@@ -203,26 +234,22 @@ class Masker:
         """
         if not 0.0 <= progress <= 1.0:
             raise SettingsError(f"progress is a number from 0 to 1, not {progress}")
-        batch = rows if isinstance(rows, Rows) else rows_from_ids(rows, self.tokenizer)
+        given = rows if isinstance(rows, Rows) else rows_from_ids(rows, self.tokenizer)
+        batch = given.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one
         settings = self.settings
-        key = mix_ints(self.seed, 0 if settings.static else epoch, _MASK)
-        flat = flatten(batch, key)
-        tables = self._tables_on(batch.input_ids.device, scores)
-        per_unit: bool | Tensor
-        in_span_T: Tensor | None = None  # None: all are alike
-        if isinstance(settings.units, MixtureUnits):
-            units, keys_T, per_unit, in_span_T = draw_mixture(
-                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
-            )
+        weighed = self._weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
+        flat, units, rate = weighed.rows, weighed.units, weighed.rate
+        if settings.budget == "units":
+            chosen_T, target_T = draw_units(
+                flat, units, weighed.log2_T, rate,
+                prediction_rate=settings.prediction_rate, least_one=settings.least_one,
+            )  # fmt: skip
         else:
-            units = partition(flat, settings.units.starts(flat, tables))
-            keys_T = settings.weights.keys(flat, units, tables)
-            per_unit = settings.units.replaced_per == "unit"
-        draw = Draw(flat, units, keys_T)
-        rate = self._rate(flat, progress)
-        chosen_T = target_T = draw.up_to(rate, least_one=settings.least_one)
-        if settings.prediction_rate is not None:
-            target_T = draw.up_to(settings.prediction_rate, least_one=settings.least_one)
+            assert weighed.keys_T is not None, "a budget of tokens has keys"
+            chosen_T = target_T = fill_tokens(flat, units, weighed.keys_T, rate, least_one=settings.least_one)
+            if settings.prediction_rate is not None:
+                share = settings.prediction_rate
+                target_T = fill_tokens(flat, units, weighed.keys_T, share, least_one=settings.least_one)
 
         ids_T = batch.input_ids.reshape(-1)
         seen_T = replace(
@@ -231,7 +258,7 @@ class Masker:
             flat.bits_T + mix_ints(_REPLACE),
             unit_begin_T=units.begin_T,
             settings=settings.replacement,
-            per_unit=per_unit if settings.replacement.per is None else settings.replacement.per == "unit",
+            per_unit=weighed.per_unit if settings.replacement.per is None else settings.replacement.per == "unit",
             mask_id=self.tokenizer.special.mask,
             random_tokens=self._random_tokens,
         )
@@ -240,8 +267,52 @@ class Masker:
         weights = None
         if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
             weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
-        outside = boundaries(units, batch.shape, in_span_T) if self.with_boundaries else None
-        return MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
+        outside = boundaries(units, batch.shape, weighed.in_span_T) if self.with_boundaries else None
+        masked = MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
+        return masked.to(given.input_ids.device)
+
+    def weighed(
+        self,
+        rows: Rows,
+        *,
+        epoch: int = 0,
+        progress: float = 0.0,
+        step: int = 0,
+        scores: Scores | None = None,
+    ) -> WeighedRows:
+        """What masking draws from: the units of the rows, their weights and the rates, for whoever checks the masks.
+
+        Args:
+            rows: As `__call__` takes them, packed.
+            epoch, progress, step, scores: As `__call__` takes them.
+        """
+        found = self._weighed(rows, epoch=epoch, progress=progress, step=step, scores=scores)
+        shape = rows.shape
+        begin_T, log2_T = found.units.begin_T, found.log2_T
+        rate = found.rate if isinstance(found.rate, float) else found.rate.double() / (1 << RATE_BITS)
+        return WeighedRows(
+            begin=begin_T.view(shape),
+            size=take(found.units.size_T, begin_T).view(shape),
+            log2_weight=torch.zeros(shape, dtype=torch.float64)
+            if log2_T is None
+            else (take(log2_T, begin_T).double() / (1 << POINT)).view(shape),
+            rate=torch.full(shape, rate, dtype=torch.float64) if isinstance(rate, float) else rate.view(shape),
+        )
+
+    def _weighed(self, batch: Rows, *, epoch: int, progress: float, step: int, scores: Scores | None) -> _Weighed:
+        settings = self.settings
+        flat = flatten(batch, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
+        tables = self._tables_with(scores)
+        rate = self._rate(flat, progress)
+        if isinstance(settings.units, MixtureUnits):
+            mixed = draw_mixture(
+                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
+            )
+            return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.keys_T, mixed.per_unit_T, mixed.in_span_T)
+        units = partition(flat, settings.units.starts(flat, tables))
+        log2_T = settings.weights.log2(flat, units, tables)
+        keys_T = None if settings.budget == "units" else keys_of(settings.weights, log2_T, flat, units)
+        return _Weighed(flat, units, rate, log2_T, keys_T, settings.units.replaced_per == "unit", None)
 
     def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
         """The rate of all segments, or of each."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.keys import fixed_log2, weighted_keys
+from unmask.masking.keys import fixed_log2
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -27,7 +27,7 @@ class InformativeWeights(Settings):
 
     Source: Sadeq et al. 2022 (InforMask), section 3: tokens are drawn by their pointwise mutual information with
     the others, as rates that each token of the vocabulary has. There, the rates come from counting what would be masked
-    in a sample; here they follow from the table, in a draw without replacement whose share stays exact.
+    in a sample; here they follow from the table, and the share of masked tokens is exact.
     """
 
     kind: Literal["informative"] = "informative"
@@ -35,14 +35,14 @@ class InformativeWeights(Settings):
     exponent: Annotated[float, Field(ge=0.0, le=8.0)] = 1.0
     floor: Annotated[float, Field(gt=0.0)] = 0.01
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the most informative token of each unit.
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By the most informative token of each unit.
 
         Raises:
             SettingsError: There is no lexicon.
         """
         log2_V = tables.derived(self, lambda: self._table(tables))
-        return weighted_keys(rows.bits_T, units.largest(log2_V[rows.input_ids_T]))
+        return units.largest(log2_V[rows.input_ids_T])
 
     def _table(self, tables: Tables) -> Tensor:
         informativeness_V = tables.informativeness("weights of kind informative")

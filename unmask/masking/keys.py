@@ -1,7 +1,8 @@
-"""Sorting keys from random bits and weights, in integers, so that they are the same on every device.
+"""Logarithms of weights, and sorting keys from them and random bits: integers, the same on every device.
 
 A weighted key is E / w; its order is that of log2(E) - log2(w). Logarithms are fixed-point numbers and come from tables
-that are made on the host: the device adds, shifts and looks up, and never computes a logarithm of its own.
+that are made on the host: the device adds, shifts and looks up, and never computes a logarithm of its own. Keys are for
+a budget of tokens (`unmask.masking.budget`) alone.
 
 Shape suffix: T = all positions of a batch in a line.
 """
@@ -12,14 +13,14 @@ import functools
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.compiled import arrays, serves
 from unmask.masking.kernels import keys as kernels
+from unmask.masking.kernels.keys import KEY_BITS, POINT
 from unmask.masking.lines import take
 
-KEY_BITS = 31
-POINT = 18  # fixed-point logarithms count in 2**-18
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
 _DRAW_BITS = 40
 _TABLE_BITS = 12
@@ -61,6 +62,18 @@ def fixed_log2(values: Tensor) -> Tensor:
     logs = np.log2(np.maximum(values.detach().cpu().numpy().astype(np.float64), 1e-300))
     fixed = np.clip(np.round(logs * (1 << POINT)), -LARGEST_LOG2, LARGEST_LOG2).astype(np.int64)
     return torch.from_numpy(fixed).to(values.device)
+
+
+@functools.cache
+def powers() -> NDArray[np.float64]:
+    """Powers of 2 from 2**0 to 2**1 in 512 steps, and from there to the first of these in 512 steps: [2, 512].
+
+    The product of one of each is a power with an exponent in 2**-18. Rounded to 36 bits, so that the last bit of a
+    machine's own powers does not matter.
+    """
+    half = 1 << POINT // 2
+    steps = np.arange(half) / half
+    return np.round(np.exp2(np.stack([steps, steps / half])) * 2.0**36) / 2.0**36
 
 
 def _log2_exponential(bits_T: Tensor) -> Tensor:

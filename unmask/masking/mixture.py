@@ -5,6 +5,7 @@ Shape suffix: T = all positions of a batch in a line.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -16,14 +17,34 @@ from unmask.masking.lines import pick, take
 from unmask.masking.settings import MixtureUnits, Part
 from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits
+from unmask.masking.weights import keys_of
 
 _CHOICE = 5  # sets these draws apart from those that choose units
 _BITS = 30
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """Segments partitioned by the strategies that fall to them.
+
+    Attributes:
+        units: The units.
+        log2_T: int64: logarithms of their weights, at the places where they begin.
+        keys_T: int64: their keys, for a budget of tokens.
+        per_unit_T: bool: whether replacement draws once for the token's unit.
+        in_span_T: bool: whether that is a span.
+    """
+
+    units: FlatUnits
+    log2_T: Tensor
+    keys_T: Tensor
+    per_unit_T: Tensor
+    in_span_T: Tensor
+
+
 def draw_mixture(
     mixture: MixtureUnits, rows: FlatRows, tables: Tables, *, seed: int, epoch: int, step: int, progress: float
-) -> tuple[FlatUnits, Tensor, Tensor, Tensor]:
+) -> Mixed:
     """Partitions each segment by the strategy that falls to it.
 
     Args:
@@ -34,10 +55,6 @@ def draw_mixture(
         epoch: Of the rows.
         step: Number of the step, where the progress does not tell it.
         progress: Of the training, in [0, 1].
-
-    Returns:
-        The units; [T], int64: their keys; [T], bool: whether replacement draws once for the token's unit; [T], bool:
-        whether that is a span.
     """
     ends = _ends(mixture, progress)
     choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
@@ -49,20 +66,22 @@ def draw_mixture(
         part_T += choice_T >= end
 
     starts_T = torch.zeros_like(rows.maskable_T)
-    keys_T = torch.zeros_like(rows.bits_T)
+    log2_T, keys_T = torch.zeros_like(rows.bits_T), torch.zeros_like(rows.bits_T)
     per_unit_T = torch.zeros_like(rows.maskable_T)
     in_span_T = torch.zeros_like(rows.maskable_T)
     for number, part in enumerate(mixture.parts):
         mine_T = part_T == number
         part_starts_T = part.units.starts(rows, tables)
-        part_keys_T = part.weights.keys(rows, partition(rows, part_starts_T), tables)
+        part_units = partition(rows, part_starts_T)
+        part_log2_T = part.weights.log2(rows, part_units, tables)
         starts_T = torch.where(mine_T, part_starts_T, starts_T)
-        keys_T = pick(mine_T, part_keys_T, keys_T)
+        log2_T = pick(mine_T, 0 if part_log2_T is None else part_log2_T, log2_T)
+        keys_T = pick(mine_T, keys_of(part.weights, part_log2_T, rows, part_units), keys_T)
         if part.units.replaced_per == "unit":
             per_unit_T |= mine_T
         if isinstance(part.units, SpanUnits):
             in_span_T |= mine_T
-    return partition(rows, starts_T), keys_T, per_unit_T, in_span_T
+    return Mixed(partition(rows, starts_T), log2_T, keys_T, per_unit_T, in_span_T)
 
 
 def _ends(mixture: MixtureUnits, progress: float) -> list[int]:

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import GOLDEN, mix, mix_ints
-from unmask.masking.budget import Draw
+from unmask.masking.budget import draw_units
 from unmask.masking.flat import flatten, partition
-from unmask.masking.keys import uniform_keys
 from unmask.masking.lines import pick
 from unmask.masking.replacement import RandomTokens, Replacement, replace, uniform_counts
 from unmask.packing.rows import Rows
@@ -106,12 +105,12 @@ class MLM:
         Raises:
             SettingsError: The tensor has another shape or type, or holds ids that are not below `n_tokens`.
         """
-        rows = self._rows(x)
+        rows = self._rows(x.cpu())
         if epoch is None:
             epoch, self.calls = self.calls, self.calls + 1
         flat = flatten(rows, mix_ints(self.seed, epoch, _MASK))
         units = partition(flat, rows.word_starts.reshape(-1))
-        chosen_T = Draw(flat, units, uniform_keys(flat.bits_T)).up_to(self.masking_prob)
+        chosen_T, _ = draw_units(flat, units, None, self.masking_prob)
         seen_T = replace(
             flat.input_ids_T,
             chosen_T,
@@ -124,29 +123,27 @@ class MLM:
         )
         labels_T = pick(chosen_T, flat.input_ids_T, self.padding_token)
         seen_BS, labels_BS = seen_T.view(rows.shape), labels_T.view(rows.shape)
-        return seen_BS.T.contiguous(), labels_BS.T.contiguous()
+        return seen_BS.T.contiguous().to(x.device), labels_BS.T.contiguous().to(x.device)
 
     def _rows(self, x: Tensor) -> Rows:
         """The columns as rows, each of them one segment whose tokens are units."""
         if x.ndim != 2 or x.dtype != torch.int64:
             raise SettingsError(f"x is an int64 tensor of shape [seq_len, batch], not {x.dtype} of {tuple(x.shape)}")
         ids_BS = x.T.contiguous()
-        known_V = self._known_V.to(x.device)
-        last = len(known_V) - 1
-        # The only place that waits for the device: an id that is out of range would end the process there.
-        bad_BS = (ids_BS < 0) | (ids_BS > last) | ~known_V[ids_BS.clamp(0, last)]
+        last = len(self._known_V) - 1
+        bad_BS = (ids_BS < 0) | (ids_BS > last) | ~self._known_V[ids_BS.clamp(0, last)]
         if bad_BS.any():
             raise SettingsError(
                 f"x holds the id {int(ids_BS[bad_BS][0])}, which is neither below n_tokens={self.n_tokens} nor special"
             )
-        places_S = torch.arange(ids_BS.shape[1], device=x.device)
-        columns_B1 = torch.arange(ids_BS.shape[0], device=x.device)[:, None]
+        places_S = torch.arange(ids_BS.shape[1])
+        columns_B1 = torch.arange(ids_BS.shape[0])[:, None]
         held_B1 = mix(mix(ids_BS + 1) + places_S * GOLDEN).sum(1, keepdim=True)
         return Rows(
             input_ids=ids_BS,
             segment_ids=torch.zeros_like(ids_BS, dtype=torch.int32),
             position_ids=places_S.expand_as(ids_BS),
             word_starts=torch.ones_like(ids_BS, dtype=torch.bool),
-            maskable=self._ordinary_V.to(x.device)[ids_BS],
+            maskable=self._ordinary_V[ids_BS],
             segment_keys=mix(mix(held_B1) + columns_B1).expand_as(ids_BS),  # equal columns have masks of their own
         )

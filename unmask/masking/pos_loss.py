@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.masking.annotated_weights import NOTHING, keys_by_heaviest
+from unmask.masking.annotated_weights import NOTHING, log2_of_heaviest
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.keys import fixed_log2, uniform_keys
+from unmask.masking.keys import fixed_log2
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -40,8 +40,8 @@ class PosLossWeights(Settings):
     Source: Yang et al. 2023, section 4 (POS-tagging weighted masking) and the code that goes with it, whose logistic
     curve this is, with temperature 1/2 and no floor. There, the weight is the probability that a word is taken in one
     walk over the words in random order, and the loss is a moving average that takes in 1/1000 of every step; here
-    weights order a draw without replacement, so the share of masked tokens stays exact, and the average takes in what
-    was observed since the last refresh, as that of other scores does (`unmask.training.scores`).
+    probabilities are in proportion to the weights, so the share of masked tokens is exact, and the average takes in
+    what was observed since the last refresh, as that of other scores does (`unmask.training.scores`).
     """
 
     score: ClassVar[str] = "pos_loss"
@@ -50,13 +50,13 @@ class PosLossWeights(Settings):
     temperature: Annotated[float, Field(gt=0.0, le=1000.0)] = 0.5
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the losses of tags; equal weights before there are any."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
+        """By the losses of tags; None before there are any."""
         tags_T = rows.annotation("pos", _WANTED_BY)
         if tables.has_no_scores_yet:
-            return uniform_keys(rows.bits_T)
+            return None
         log2 = tables.derived(self, lambda: self._table(tables).to(tags_T.device))
-        return keys_by_heaviest(rows, units, log2[:-1], tags_T, log2[-1])
+        return log2_of_heaviest(units, log2[:-1], tags_T, log2[-1])
 
     def _table(self, tables: Tables) -> Tensor:
         """Logarithms by label, from 1 on; behind them that of units without one. Made on the host, once a version."""

@@ -17,9 +17,9 @@ from torch import Tensor
 from unmask.compiled import arrays, serves
 from unmask.hashing import mix
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.keys import cosines
+from unmask.masking.kernels.keys import POINT, cosines
 from unmask.masking.kernels.units import counts_in_segment
-from unmask.masking.keys import POINT, fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.keys import fixed_log2
 from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
@@ -35,13 +35,13 @@ class _VocabularyScore(Settings):
 
     power: Power = 1.0
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the score; equal weights before there is one."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
+        """By the score; None before there is one."""
         if tables.has_no_scores_yet:
-            return uniform_keys(rows.bits_T)
+            return None
         log2_V = tables.derived(self, lambda: self._table(tables))
         largest_T = units.largest(take(log2_V, rows.input_ids_T))
-        return weighted_keys(rows.bits_T, largest_T if self.power >= 0.0 else -largest_T)
+        return largest_T if self.power >= 0.0 else -largest_T
 
     def _table(self, tables: Tables) -> Tensor:
         score_V = tables.score(self.score, f"weights of kind {self.score}").double().clamp(min=1e-6)
@@ -67,8 +67,8 @@ class AccuracyWeights(_VocabularyScore):
     Attributes:
         power: Of w.
 
-    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a probability of each token; here weights
-    order a draw without replacement, and the share of masked tokens stays exact.
+    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a probability of each token; here it is in
+    proportion to w within a document piece, and the share of masked tokens is exact.
     """
 
     score: ClassVar[str] = "accuracy"
@@ -118,15 +118,14 @@ class TfIdfWeights(Settings):
     kind: Literal["tfidf"] = "tfidf"
     power: Power = 1.0
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the largest TF-IDF of each unit's tokens."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By the largest TF-IDF of each unit's tokens."""
         idf_V = tables.derived(self, lambda: self._rarity(tables))
         counts = _counts_in_segment(rows, len(idf_V))
         log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
         log2_T = take(idf_V, rows.input_ids_T) + take(log2_counts, counts.clamp(max=len(log2_counts) - 1))
         largest_T = units.largest(pick(rows.maskable_T, log2_T, -(1 << 40)))
-        scaled_T = (largest_T.double() * self.power).round().to(torch.int64)
-        return weighted_keys(rows.bits_T, scaled_T)
+        return (largest_T.double() * self.power).round().to(torch.int64)
 
     def _rarity(self, tables: Tables) -> Tensor:
         documents_V, total = tables.documents("weights of kind tfidf")
@@ -155,17 +154,17 @@ class CentralityWeights(Settings):
         """The score of the model being trained that it follows."""
         return "embedding" if self.encoder is None else None
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the cosine; equal weights before there are embeddings."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
+        """By the cosine; None before there are embeddings."""
         if self.encoder is None and tables.has_no_scores_yet:
-            return uniform_keys(rows.bits_T)
+            return None
         table_VD = tables.derived(self, lambda: self._table(tables))
         if serves(table_VD):
             batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)
             cosine_T = torch.from_numpy(cosines(table_VD.numpy(), *batch))
         else:
             cosine_T = _cosines(table_VD, rows, units)
-        return weighted_keys(rows.bits_T, (cosine_T * self.strength * (1 << POINT)).round().to(torch.int64))
+        return (cosine_T * self.strength * (1 << POINT)).round().to(torch.int64)
 
     def _table(self, tables: Tables) -> Tensor:
         """Embeddings in integers: their sums, and so cosines and masks, are the same in any order of adding."""

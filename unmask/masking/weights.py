@@ -1,8 +1,7 @@
 """Weights: how likely a unit is to be drawn.
 
-Drawing without replacement with weights is a sort: a unit gets the key E / w with E exponentially distributed, and
-units are taken in the order of their keys (Efraimidis and Spirakis 2006). With equal weights any increasing function
-of E serves, so the random bits themselves are the key.
+A weight is an odd: a unit of twice the weight is taken twice as often, up to always. What is done with the weights
+stands in `unmask.masking.budget`.
 
 Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 """
@@ -34,10 +33,13 @@ from unmask.settings import Settings
 
 
 class Weights(Protocol):
-    """A way to order units."""
+    """A way to weigh units."""
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Sorting keys: [T], int64 in [0, 2**31), at the places where units begin; others do not matter.
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
+        """Logarithms of weights to base 2, in 2**-18; None: all units are equal.
+
+        Returns:
+            [T], int64, at the places where units begin; others do not matter. Only differences within a segment do.
 
         Raises:
             DataError: The rows lack an annotation that is needed.
@@ -51,9 +53,8 @@ class UniformWeights(Settings):
 
     kind: Literal["uniform"] = "uniform"
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Random bits."""
-        return uniform_keys(rows.bits_T)
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> None:
+        """None: all units are equal."""
 
 
 class FrequencyWeights(Settings):
@@ -63,19 +64,19 @@ class FrequencyWeights(Settings):
         exponent: Negative prefers the rare, positive the common; 0 is uniform.
         floor: Counts below this are taken for it, so that what stands once in the corpus is not drawn every time.
 
-    Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5. There, weights are normalised in the sentence;
-    here they order a draw without replacement, and the share of masked tokens stays exact.
+    Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5. There, weights are normalised in the sentence,
+    as they are here; here, in addition, the share of masked tokens is exact.
     """
 
     kind: Literal["frequency", "rare"] = "frequency"
     exponent: Annotated[float, Field(ge=-4.0, le=4.0)] = -0.5
     floor: Annotated[int, Field(ge=1)] = 10
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys weighted by the rarest token of each unit."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By the rarest token of each unit."""
         log2_V = tables.derived(self, lambda: self._table(tables))
         rarest_T = units.largest(take(log2_V, rows.input_ids_T))
-        return weighted_keys(rows.bits_T, rarest_T if self.exponent < 0 else -rarest_T)
+        return rarest_T if self.exponent < 0 else -rarest_T
 
     def _table(self, tables: Tables) -> Tensor:
         """The logarithm of each id's weight, with the sign that makes the rarest the largest."""
@@ -105,12 +106,12 @@ class BandWeights(Settings):
             raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
         return self
 
-    def keys(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        """Keys by whether the rarest token of each unit is in the band."""
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By whether the rarest token of each unit is in the band."""
         rank_V = tables.derived("ranks of frequency", lambda: _ranks(tables))
         log2_V = tables.derived(self, lambda: self._table(tables))
         rarest_T = units.largest(take(rank_V, rows.input_ids_T))  # the rarest has the largest rank
-        return weighted_keys(rows.bits_T, take(log2_V, rarest_T))
+        return take(log2_V, rarest_T)
 
     def _table(self, tables: Tables) -> Tensor:
         """Logarithms of weights by rank of frequency."""
@@ -126,6 +127,23 @@ def _ranks(tables: Tables) -> Tensor:
     counts_V = tables.frequencies("weights of kind band")
     order_V = torch.sort(counts_V.cpu(), descending=True, stable=True).indices
     return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V))).to(counts_V.device)
+
+
+def keys_of(weights: Weights, log2_T: Tensor | None, rows: FlatRows, units: FlatUnits) -> Tensor:
+    """Sorting keys for a budget of tokens.
+
+    Args:
+        weights: The weights.
+        log2_T: What they say of the units.
+        rows: The batch.
+        units: Its partition.
+
+    Returns:
+        [T], int64 in [0, 2**31), at the places where units begin; others do not matter.
+    """
+    if isinstance(weights, FirstWeights):
+        return weights.turns(rows, units)
+    return uniform_keys(rows.bits_T) if log2_T is None else weighted_keys(rows.bits_T, log2_T)
 
 
 AnyWeights = Annotated[

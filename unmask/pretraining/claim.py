@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -20,8 +21,16 @@ def packaged_corpus() -> Path:
     return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
 
 
+def masks_by_tokens(folder: RunFolder) -> bool:
+    """Whether a run was begun before `masking.budget` was a setting: its masks fill a budget of tokens."""
+    try:
+        return "budget" not in tomllib.loads(folder.recipe.read_text(encoding="utf-8")).get("masking", {})
+    except (OSError, ValueError):
+        return False  # whoever loads the recipe says what is wrong with it
+
+
 def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
-    """Writes the recipe into a new folder, or takes the one of the run that goes on.
+    """Writes the recipe into a new folder, or takes the one of the run that goes on, with the masks that it began with.
 
     Raises:
         RunError: Other settings are asked for than the run has.
@@ -30,7 +39,10 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
         assert wanted is not None
         write_atomically(folder.recipe, wanted.to_toml())
         return wanted
-    kept = load_recipe(str(folder.recipe), complete=False)
+    options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
+    kept = load_recipe(str(folder.recipe), options=options, complete=False)
+    if wanted is not None and options:
+        wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
     if wanted is not None and wanted != kept:
         key, old, new = next(differences(kept.model_dump(), wanted.model_dump()))
         raise RunError(

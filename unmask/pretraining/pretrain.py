@@ -16,7 +16,7 @@ from unmask.hub.needs import TOKENIZER
 from unmask.inference.model import Model, load
 from unmask.lexicon.lexicon import load_lexicon
 from unmask.pretraining.begin import data_from_checkpoint
-from unmask.pretraining.claim import claim_recipe, claim_sources, packaged_corpus
+from unmask.pretraining.claim import claim_recipe, claim_sources, masks_by_tokens, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
 from unmask.pretraining.folder import RunFolder, open_folder
 from unmask.pretraining.interrupt import Interruption
@@ -128,6 +128,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
         sources = claim_sources(folder, paths)
+        if goes_on and masks_by_tokens(folder):
+            reporter.note(
+                "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
+            )
         resolved = claim_recipe(folder, wanted)
         if goes_on and folder.summary.is_file():
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")

@@ -60,7 +60,7 @@ class Sitting:
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
-        made_of = recipe.to_toml() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
+        made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
         dtype = choose_dtype(training.precision, self.device)

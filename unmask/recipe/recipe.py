@@ -80,6 +80,13 @@ class Recipe(Settings):
         """The recipe as a file that `--recipe` reads; settings without a value are left out."""
         return tomli_w.dumps(_without_none(self.model_dump()))
 
+    def fingerprinted(self) -> str:
+        """What a checkpoint belongs to: the recipe, without a budget of tokens, which earlier versions did not name."""
+        values = self.model_dump()
+        if self.masking.budget == "tokens":
+            del values["masking"]["budget"]
+        return tomli_w.dumps(_without_none(values))
+
 
 def recipe_names() -> list[str]:
     """Names of the packaged recipes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,23 @@ class AuditedPairs(Protocol):
     def pairs(self) -> int: ...  # noqa: D102
     @property
     def with_both(self) -> int: ...  # noqa: D102
+
+
+class AuditedUnits(Protocol):
+    """Some units; see `unmask.evaluation.audit_inclusion.Inclusion`."""
+
+    @property
+    def units(self) -> int: ...  # noqa: D102
+    @property
+    def asked(self) -> float: ...  # noqa: D102
+    @property
+    def realised(self) -> float: ...  # noqa: D102
+
+
+class AuditedInclusion(Protocol):
+    """How often units are predicted; see `unmask.evaluation.audit_inclusion.InclusionAudit`."""
+
+    def groups(self) -> Iterable[tuple[str, str, AuditedUnits]]: ...  # noqa: D102
 
 
 class Audited(Protocol):
@@ -58,6 +75,8 @@ class Audited(Protocol):
     @property
     def pairs(self) -> AuditedPairs | None: ...  # noqa: D102
     @property
+    def inclusion(self) -> AuditedInclusion: ...  # noqa: D102
+    @property
     def broken(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
@@ -82,6 +101,7 @@ def write_audit(path: Path, audits: Mapping[str, Audited], *, data: str, left_ou
         )
     for name, entry in audits.items():
         parts += [f"<h2>{escape(name)}</h2>", *_pairs(entry.pairs), "<div class=curves>", *_plots(entry), "</div>"]
+        parts.append(_inclusion(entry.inclusion))
     page = (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: audit of masking</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
@@ -125,6 +145,19 @@ def _pairs(found: AuditedPairs | None) -> list[str]:
         f"{second:.2%} ± {second_stderr:.2%} in second halves; some in both of {found.with_both:,} of {found.pairs:,} "
         "pairs.</p>"
     ]
+
+
+def _inclusion(found: AuditedInclusion) -> str:
+    head = "".join(f"<th>{name}</th>" for name in ("units by", "", "units", "asked", "predicted"))
+    rows, before = [], None
+    for kind, name, units in found.groups():
+        rows.append(
+            f"<tr><td>{'' if kind == before else escape(kind)}</td><td>{escape(name)}</td>"
+            f"<td class=number>{units.units:,}</td><td class=number>{units.asked:.2%}</td>"
+            f"<td class=number>{units.realised:.2%}</td></tr>"
+        )
+        before = kind
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _plots(entry: Audited) -> list[str]:

@@ -1,16 +1,29 @@
-"""The budget of each segment, and what is put in the place of the tokens that it takes.
+"""Which units of each segment are taken, and what is put in the place of their tokens.
 
 Arrays: T = all positions of a batch in a line; V = vocabulary.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.compiled import compiled
+from unmask.hashing import mix_ints
 from unmask.masking.kernels.hashing import mix
+from unmask.masking.kernels.keys import KEY_BITS, POINT
 from unmask.masking.kernels.rows import Bools, Ints
 
+Floats = NDArray[np.float64]
+
+_KEY = (1 << KEY_BITS) - 1
+_HALF, _LOW = POINT // 2, (1 << POINT // 2) - 1  # fractions of logarithms are looked up in two halves
+_MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
+_CHANCE_BITS = 32  # of probabilities
+_ONE, _LOW_32 = 1 << _CHANCE_BITS, (1 << 32) - 1
+_CHOSEN, _PREDICTED = mix_ints(6), mix_ints(7)  # draws that are independent of those for units, replacement and rates
 _FEW = 16  # units that are rather sorted than parted again
 _PLACE_BITS = 32
 _PLACE = (1 << _PLACE_BITS) - 1
@@ -65,7 +78,60 @@ def _around(budget: int, tokens: int, count: int, words: Ints, other: Ints, size
 
 
 @compiled
-def take_units(
+def _take_first(
+    room: int, rate_bits: int, least_one: bool, words: Ints, other: Ints, cost_S: Ints, bits_S: Ints, taken_S: Bools
+) -> int:
+    """Marks units of a segment in the order of their keys until their costs fill the room.
+
+    Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
+    crosses is taken with probability (room left / its cost), by the lowest of its random bits.
+
+    Args:
+        room: In 2**-rate_bits.
+        rate_bits: Of the room.
+        least_one: Whether the first unit is taken at any rate.
+        words: Key and place in the segment of each unit; they are put into another order.
+        other: As long at least, to work in.
+        cost_S: By place.
+        bits_S: Random bits.
+        taken_S: Where units are marked, at the places where they begin.
+
+    Returns:
+        How many units at the beginning of `words` hold all that a smaller room could take.
+    """
+    whole, mask = 0, (1 << rate_bits) - 1
+    for word in words:
+        whole += cost_S[word & _PLACE]
+    low, high, before = _around(room >> rate_bits, whole, len(words), words, other, cost_S)
+    for u in range(low):
+        taken_S[words[u] & _PLACE] = True
+    for u in range(low, high):
+        left = room - (before << rate_bits)
+        if left <= 0 and not (least_one and before == 0):
+            break
+        smallest = u
+        for v in range(u + 1, high):
+            if words[v] < words[smallest]:
+                smallest = v
+        words[u], words[smallest] = words[smallest], words[u]
+        place = words[u] & _PLACE
+        taken = left > (bits_S[place] & mask) * cost_S[place]
+        taken_S[place] = taken or (least_one and before == 0)
+        before += cost_S[place]
+    return high
+
+
+@compiled
+def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
+    """What is marked where a unit begins, at all of its tokens."""
+    chosen_T = np.empty(len(taken_T), dtype=np.bool_)
+    for place in range(len(taken_T)):
+        chosen_T[place] = taken_T[unit_begin_T[place]]
+    return chosen_T
+
+
+@compiled
+def fill_tokens(
     rate_bits: int,
     least_one: bool,
     segment_begin_T: Ints,
@@ -75,9 +141,7 @@ def take_units(
     bits_T: Ints,
     share_T: Ints,
 ) -> Bools:
-    """The tokens of the units that each segment's budget holds, by the smallest keys first.
-
-    Units are parted by a pivot until those are known that fill the budget, so hardly any of them is sorted.
+    """The tokens of the units that each segment's budget of tokens holds, by the smallest keys first.
 
     Args:
         rate_bits: Of the shares.
@@ -101,28 +165,179 @@ def take_units(
             tokens += size_T[end]
             end += 1
         room = tokens * (share_T[begin] if len(share_T) > 1 else share_T[0])
-        low, high, before = _around(room >> rate_bits, tokens, count, words, other, size_T[begin:end])
-        for u in range(low):
-            taken_T[begin + (words[u] & _PLACE)] = True
-        mask = (1 << rate_bits) - 1
-        for u in range(low, high):
-            left = room - (before << rate_bits)
-            if left <= 0 and not (least_one and before == 0):
-                break
-            smallest = u
-            for v in range(u + 1, high):
-                if words[v] < words[smallest]:
-                    smallest = v
-            words[u], words[smallest] = words[smallest], words[u]
-            place = begin + (words[u] & _PLACE)
-            taken = left > (bits_T[place] & mask) * size_T[place]
-            taken_T[place] = taken or (least_one and before == 0)
-            before += size_T[place]
+        size_S, bits_S, taken_S = size_T[begin:end], bits_T[begin:end], taken_T[begin:end]
+        _take_first(room, rate_bits, least_one, words[:count], other, size_S, bits_S, taken_S)
         begin = end
-    chosen_T = np.empty(total, dtype=np.bool_)
-    for place in range(total):
-        chosen_T[place] = taken_T[unit_begin_T[place]]
-    return chosen_T
+    return _of_units(taken_T, unit_begin_T)
+
+
+@compiled
+def _capped(budget: float, sizes: Ints, weights: Floats) -> None:
+    """Turns weights into probabilities: in proportion, at most 1, and so many tokens in expectation.
+
+    What would be above 1 becomes 1, and what that leaves of the budget raises the others; this goes on until none is
+    above 1 any more.
+
+    Source: Tillé 2006, Sampling Algorithms, section 2.10; here a unit costs its tokens.
+    """
+    scale, again = 0.0, True
+    while again:
+        again, tokens = False, 0.0
+        for u in range(len(weights)):
+            tokens += max(weights[u], 0.0) * sizes[u]
+        if tokens <= 0.0:  # all are 1
+            break
+        scale = max(budget, 0.0) / tokens
+        for u in range(len(weights)):
+            if scale * weights[u] >= 1.0:
+                weights[u] = -1.0
+                budget -= sizes[u]
+                again = True
+    for u in range(len(weights)):
+        weights[u] = 1.0 if weights[u] < 0.0 else scale * weights[u]
+
+
+@compiled
+def _systematic(random: int, least_one: bool, order: Ints, chances: Floats, places: Ints, taken_S: Bools) -> int:
+    """Marks units so that each is taken with its own probability, and the number of them varies by less than one.
+
+    The probabilities are added up in the given order; a unit is taken if the sum passes u, u + 1, u + 2, ... there,
+    with one random u.
+
+    Args:
+        random: u, in 2**-32.
+        least_one: Whether one unit is taken where their probabilities add up to less than 1.
+        order: Numbers of units; those that are taken stand at the beginning afterwards.
+        chances: Probability of each unit, by number.
+        places: Where each unit begins in the segment, by number.
+        taken_S: Where units are marked.
+
+    Returns:
+        How many are taken.
+
+    Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms, section 7.1.
+    """
+    point = random
+    if least_one:
+        total = 0
+        for unit in order:
+            total += int(chances[unit] * _ONE + 0.5)
+        if total < _ONE:
+            point = ((random >> 1) * total) >> (_CHANCE_BITS - 1)
+    taken, passed = 0, 0
+    for unit in order:
+        passed += int(chances[unit] * _ONE + 0.5)
+        if passed > point:
+            taken_S[places[unit]] = True
+            point += _ONE
+            order[taken] = unit
+            taken += 1
+    return taken
+
+
+@compiled
+def _weigh(sizes: Ints, places: Ints, log2_S: Ints, powers: Floats) -> Floats:
+    """Weights of a segment's units, of which the largest is 1 or a little more."""
+    most = log2_S[places[0]]
+    for place in places:
+        most = max(most, log2_S[place])
+    weights = np.empty(len(sizes), dtype=np.float64)
+    for u in range(len(sizes)):
+        log2 = max(log2_S[places[u]] - most, -_MOST_DOUBLINGS << POINT)
+        weights[u] = math.ldexp(powers[0, (log2 >> _HALF) & _LOW] * powers[1, log2 & _LOW], log2 >> POINT)
+    return weights
+
+
+@compiled
+def _take_weighted(
+    budgets: tuple[float, float], least_one: bool, sizes: Ints, places: Ints, log2_S: Ints, bits_S: Ints,
+    powers: Floats, marked: tuple[Bools, Bools],
+) -> None:  # fmt: skip
+    """Marks units of a segment with probabilities in proportion to their weights; those predicted are some of them.
+
+    Args:
+        budgets: Expected tokens that are taken, and that are predicted; the second is negative where these are all.
+        least_one: Whether one unit is taken (and predicted) in any case.
+        sizes, places: Tokens of each unit, and where it begins in the segment.
+        log2_S: Logarithms of weights, at the places where units begin.
+        bits_S: Random bits.
+        powers: As `unmask.masking.keys.powers` makes them.
+        marked: Where units are marked that are taken, and that are predicted.
+    """
+    weights = _weigh(sizes, places, log2_S, powers)
+    chances, order = weights.copy(), np.arange(len(sizes))
+    for u in range(len(order) - 1, 0, -1):  # Fisher and Yates: a random order, without sorting
+        other = ((bits_S[places[u]] & _LOW_32) * (u + 1)) >> 32
+        order[u], order[other] = order[other], order[u]
+    _capped(budgets[0], sizes, chances)
+    taken = _systematic(mix(bits_S[0] + _CHOSEN) & _LOW_32, least_one, order, chances, places, marked[0])
+    if budgets[1] < 0.0:
+        return
+    _capped(budgets[1], sizes, weights)
+    for u in range(len(order)):  # of those that are taken; a smaller budget never raises a probability
+        weights[u] = min(weights[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
+    _systematic(mix(bits_S[0] + _PREDICTED) & _LOW_32, least_one, order[:taken], weights, places, marked[1])
+
+
+@compiled
+def take_units(
+    how: tuple[int, bool, int],
+    powers: Floats,
+    segment_begin_T: Ints,
+    unit_begin_T: Ints,
+    size_T: Ints,
+    log2_T: Ints,
+    bits_T: Ints,
+    share_T: Ints,
+) -> tuple[Bools, Bools]:
+    """The tokens that are chosen and those that are predicted, each unit with the probability that its weight gives it.
+
+    Of equal units those with the smallest random bits are taken: the rate times their number, the fraction by chance.
+    That is systematic sampling in a random order, without having to make the order.
+
+    Args:
+        how: Bits of the shares; whether one unit of each segment is taken in any case; and the expected share that is
+            predicted, which is negative where that is all.
+        powers: As `unmask.masking.keys.powers` makes them.
+        segment_begin_T: Where each token's segment begins.
+        unit_begin_T, size_T: The units.
+        log2_T: Logarithms of weights in fixed point, where units begin; [0]: all are equal.
+        bits_T: Random bits.
+        share_T: Expected share of the tokens, in 2**-bits; [T], or [1] for all segments alike.
+    """
+    rate_bits, least_one, predicted_share = how
+    total, some = len(bits_T), predicted_share >= 0
+    taken_T = np.zeros(total, dtype=np.bool_)
+    predicted_T = np.zeros(total if some else 0, dtype=np.bool_)
+    words = np.empty(total, dtype=np.int64)  # random bits and place of each unit of the segment
+    other, ones = np.empty(total, dtype=np.int64), np.ones(total, dtype=np.int64)
+    begin = 0
+    while begin < total:
+        end, count = begin, 0
+        while end < total and segment_begin_T[end] == begin:
+            words[count] = (((bits_T[end] >> (64 - KEY_BITS)) & _KEY) << _PLACE_BITS) | (end - begin)
+            count += size_T[end] > 0
+            end += 1
+        share = share_T[begin] if len(share_T) > 1 else share_T[0]
+        size_S, bits_S, log2_S = size_T[begin:end], bits_T[begin:end], log2_T[begin:end]
+        taken_S, predicted_S = taken_T[begin:end], predicted_T[begin:end]
+        equal = True
+        for u in range(1, count if len(log2_T) else 0):
+            equal &= log2_S[words[u] & _PLACE] == log2_S[words[0] & _PLACE]
+        if equal:
+            high = _take_first(count * share, rate_bits, least_one, words[:count], other, ones, bits_S, taken_S)
+            if some:
+                room = count * predicted_share
+                _take_first(room, rate_bits, least_one, words[:high], other, ones, bits_S, predicted_S)
+        else:
+            places = words[:count] & _PLACE
+            sizes = size_S[places]
+            tokens = sizes.sum() / (1 << rate_bits)
+            budgets = (tokens * share, tokens * predicted_share)
+            _take_weighted(budgets, least_one, sizes, places, log2_S, bits_S, powers, (taken_S, predicted_S))
+        begin = end
+    chosen_T = _of_units(taken_T, unit_begin_T)
+    return chosen_T, (_of_units(predicted_T, unit_begin_T) if some else chosen_T)
 
 
 @compiled

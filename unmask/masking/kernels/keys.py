@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from unmask.compiled import compiled
 from unmask.masking.kernels.rows import Bools, Ints
 
+KEY_BITS = 31
+POINT = 18  # fixed-point logarithms count in 2**-18
+
 
 @compiled
 def weighted_keys(

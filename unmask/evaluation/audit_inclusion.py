@@ -1,0 +1,200 @@
+"""Whether every unit is masked as often as its weight says: by size, place, length of the document, and weight.
+
+What is asked for is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
+solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
+
+Shape suffixes: T = all positions of a batch in a line; U = units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.evaluation.audit_counts import SIGMAS, Counts
+from unmask.masking.engine import MaskedRows, Masker, WeighedRows
+
+Floats = NDArray[np.float64]
+
+SIZES = ("1 token", "2 tokens", "3 tokens", "4 tokens", "5 tokens", "6 tokens or more")
+PLACES = ("the only unit", "first", "first quarter", "second quarter", "third quarter", "last quarter", "last")
+LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
+_CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
+_LEAST_VARIANCE = 9.0  # of a count: below, it is too far from a normal one to be judged
+
+
+class Inclusion(NamedTuple):
+    """Some units, and how often they are predicted.
+
+    Attributes:
+        units: How many there are.
+        asked: Mean of the probabilities that their weights give them.
+        realised: Share of them that is predicted.
+        broken: Whether chance does not explain the difference.
+    """
+
+    units: int
+    asked: float
+    realised: float
+    broken: bool
+
+
+@dataclass(frozen=True)
+class InclusionAudit:
+    """How often units are predicted, and how often they should be; groups without units are left out.
+
+    Attributes:
+        by_size: By tokens of the unit.
+        by_place: By place of the unit in its document piece.
+        by_length: By tokens of the document piece.
+        by_chance: By the probability that is asked for: realised against asked-for weight.
+    """
+
+    by_size: dict[str, Inclusion]
+    by_place: dict[str, Inclusion]
+    by_length: dict[str, Inclusion]
+    by_chance: dict[str, Inclusion]
+
+    def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
+        """What units are grouped by, a group's name, and what was found of it."""
+        kinds = {
+            "size": self.by_size,
+            "place in the document": self.by_place,
+            "length of the document": self.by_length,
+            "asked-for probability": self.by_chance,
+        }
+        for kind, groups in kinds.items():
+            for name, found in groups.items():
+                yield kind, name, found
+
+    def broken(self) -> Iterator[str]:
+        """Groups whose units are predicted too often or too rarely, in words."""
+        for kind, name, found in self.groups():
+            if found.broken:
+                yield (
+                    f"units by {kind}, {name}: {found.realised:.2%} of {found.units:,} are predicted, not "
+                    f"{found.asked:.2%}"
+                )
+
+
+class InclusionTally:
+    """Adds up batches."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._prediction_rate = masker.settings.prediction_rate
+        self._sums = {
+            name: np.zeros((len(groups), 4))  # units, asked for, predicted, variance
+            for name, groups in (("size", SIZES), ("place", PLACES), ("length", LENGTHS), ("chance", CHANCES))
+        }
+
+    def add(self, segment_T: Counts, maskable_T: NDArray[np.bool_], masked: MaskedRows, weighed: WeighedRows) -> Floats:
+        """Counts one batch.
+
+        Args:
+            segment_T: A running number for each document piece.
+            maskable_T: What may be masked.
+            masked: What was made of the batch.
+            weighed: What it was drawn from.
+
+        Returns:
+            [T]: at each place where a unit begins, the most that it can add to the variance of the number of masked
+            tokens: its probability, times the opposite's, times the square of its size. Drawing a fixed number of
+            units makes the true variance smaller.
+        """
+        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
+        place_U = np.flatnonzero(maskable_T & (begin_T == np.arange(len(begin_T))))
+        segment_U, size_U = segment_T[place_U], size_T[place_U]
+        rate_U = weighed.rate.numpy().ravel()[place_U]
+        if self._prediction_rate is not None:
+            rate_U = np.full_like(rate_U, self._prediction_rate)
+        asked_U = asked_for(weighed.log2_weight.numpy().ravel()[place_U], size_U, segment_U, rate_U)
+        predicted_U = masked.labels.numpy().ravel()[place_U] >= 0
+
+        tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
+        length_U = np.clip(np.log2(tokens_U).astype(np.int64) - 1, 0, len(LENGTHS) - 1)
+        chance_U = np.where(asked_U >= 1.0 - 1e-9, len(_CHANCE_ENDS), np.searchsorted(_CHANCE_ENDS, asked_U - 1e-9))
+        groups = {
+            "size": np.clip(size_U - 1, 0, len(SIZES) - 1),
+            "place": _places(segment_U),
+            "length": length_U,
+            "chance": np.minimum(chance_U, len(CHANCES) - 1),
+        }
+        variance_U = asked_U * (1.0 - asked_U)
+        for name, group_U in groups.items():
+            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, predicted_U, variance_U)):
+                self._sums[name][:, column] += np.bincount(group_U, values_U, minlength=len(self._sums[name]))
+        spread_T = np.zeros(len(begin_T))
+        spread_T[place_U] = variance_U * size_U**2
+        return spread_T
+
+    def result(self, *, promised: bool) -> InclusionAudit:
+        """The sum of all batches. Args: promised: Whether probabilities are promised; else nothing is broken."""
+
+        def found(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
+            table = zip(groups, self._sums[name], strict=True)
+            return {group: _inclusion(*sums, promised=promised) for group, sums in table if sums[0]}
+
+        return InclusionAudit(
+            found("size", SIZES), found("place", PLACES), found("length", LENGTHS), found("chance", CHANCES)
+        )
+
+
+def _inclusion(units: float, asked: float, predicted: float, variance: float, *, promised: bool) -> Inclusion:
+    """Units of a segment are drawn without replacement, so the variance is at most that of independent draws."""
+    sure = variance >= _LEAST_VARIANCE or variance == 0.0
+    broken = promised and sure and abs(predicted - asked) > SIGMAS * variance**0.5 + 0.5
+    return Inclusion(int(units), asked / units, predicted / units, broken)
+
+
+def _places(segment_U: Counts) -> Counts:
+    """Which of `PLACES` each unit has among those of its segment."""
+    counts = np.bincount(segment_U)
+    count_U = counts[segment_U]
+    first = np.cumsum(counts) - counts
+    number_U = np.arange(len(segment_U)) - first[segment_U]
+    place_U = 2 + 4 * number_U // np.maximum(count_U, 1)
+    place_U[number_U == count_U - 1] = 6
+    place_U[number_U == 0] = 1
+    place_U[count_U == 1] = 0
+    return place_U
+
+
+def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats) -> Floats:
+    """The probabilities that weights ask for: in proportion to them within a segment, at most 1, and exact in tokens.
+
+    Args:
+        log2_U: Logarithms of weights to base 2.
+        size_U: Tokens.
+        segment_U: Running numbers of segments, in order.
+        rate_U: Expected share of the segment's tokens.
+    """
+    asked_U = rate_U.copy()
+    ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1
+    begin = 0
+    for end in ends:
+        inside = slice(begin, int(end))
+        if np.ptp(log2_U[inside]) > 0.0:
+            weights = np.exp2(np.maximum(log2_U[inside] - log2_U[inside].max(), -1000.0))
+            asked_U[inside] = _in_proportion(weights, size_U[inside], float(rate_U[begin]))
+        begin = int(end)
+    return asked_U
+
+
+def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
+    """min(1, c x weight), with c so that the expected tokens are the rate's; the heaviest reach 1 first."""
+    order = np.argsort(-weights, kind="stable")
+    tokens = sizes[order].astype(np.float64)
+    before = np.cumsum(tokens) - tokens  # of heavier units
+    behind = np.cumsum((weights[order] * tokens)[::-1])[::-1]  # of this and of lighter ones, weighted
+    left = rate * tokens.sum() - before
+    scales = left / behind
+    always = int(np.argmin(np.append(scales * weights[order] >= 1.0, False)))
+    scale = scales[always] if always < len(order) else 0.0
+    found = np.empty_like(weights)
+    found[order] = np.where(np.arange(len(order)) < always, 1.0, scale * weights[order])
+    return found

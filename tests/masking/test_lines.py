@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from unmask.hashing import mix, mix_ints
-from unmask.masking.lines import pick, put, take
+from unmask.masking.lines import pick, take
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:
@@ -21,9 +21,6 @@ def test_lines_equal_the_plain_operations() -> None:
     assert torch.equal(pick(condition, a, -100), torch.where(condition, a, -100))
     assert torch.equal(take(a, order), a[order])
     assert torch.equal(take(a.view(100, 10), order[order < 100]), a.view(100, 10)[order[order < 100]])
-    expected = torch.empty_like(a)
-    expected[order] = b
-    assert torch.equal(put(order, b), expected)
 
 
 def test_mixing_numbers_and_mixing_arrays_agree() -> None:

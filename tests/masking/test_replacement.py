@@ -6,8 +6,9 @@ import torch
 
 from tests.masking.helpers import make_rows
 from unmask.errors import SettingsError
+from unmask.hashing import mix
 from unmask.masking.engine import Masker
-from unmask.masking.replacement import RandomTokens
+from unmask.masking.replacement import RandomTokens, Replacement, replace
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, WordUnits
 from unmask.masking.weights import UniformWeights
@@ -89,14 +90,24 @@ def test_unigram_replacement_follows_the_frequencies(tokenizer: Tokenizer) -> No
     assert (counts[[20, 21, 22]] / counts.sum()).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
 
 
-def test_the_draw_by_hand() -> None:
-    tokens = RandomTokens(np.array([0, 2, 1, 0, 1]))
-    # Without id 1 there are two places left: ids 2 and 4, half of the random numbers each.
-    bits = torch.tensor([0, 2**30 - 1, 2**30, 2**31 - 1])
-    assert tokens.draw(bits, torch.full((4,), 1)).tolist() == [2, 2, 4, 4]
-    # Without id 4: two thirds id 1, one third id 2.
-    bits = torch.tensor([0, 2**31 * 2 // 3 - 1, 2**31 * 2 // 3 + 1, 2**31 - 1])
-    assert tokens.draw(bits, torch.full((4,), 4)).tolist() == [1, 1, 2, 2]
+@pytest.mark.parametrize(("original", "shares"), [(1, {2: 0.5, 4: 0.5}), (4, {1: 2 / 3, 2: 1 / 3})])
+def test_without_the_original_the_others_keep_their_proportions(original: int, shares: dict[int, float]) -> None:
+    """Counts of 2, 1 and 1 for the ids 1, 2 and 4."""
+    draws = 20_000
+    seen = replace(
+        torch.full((draws,), original),
+        torch.ones(draws, dtype=torch.bool),
+        mix(torch.arange(draws)),
+        unit_begin_T=torch.arange(draws),
+        settings=Replacement(shares=(0.0, 1.0, 0.0)),
+        per_unit=False,
+        mask_id=9,
+        random_tokens=RandomTokens(np.array([0, 2, 1, 0, 1])),
+    )
+    counts = torch.bincount(seen, minlength=5)
+    assert set(counts.nonzero()[:, 0].tolist()) == set(shares)
+    for id_, share in shares.items():
+        assert abs(float(counts[id_]) / draws - share) < 4 * (share * (1 - share) / draws) ** 0.5
 
 
 def test_a_vocabulary_without_choice() -> None:

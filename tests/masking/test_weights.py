@@ -11,7 +11,8 @@ from unmask.errors import SettingsError
 from unmask.hashing import mix
 from unmask.masking.engine import Masker
 from unmask.masking.flat import flatten, partition
-from unmask.masking.keys import POINT, _log2_exponential, fixed_log2, weighted_keys
+from unmask.masking.kernels.keys import POINT
+from unmask.masking.keys import fixed_log2, weighted_keys
 from unmask.masking.scored import CentralityWeights, TfIdfWeights, _counts_in_segment
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
@@ -30,7 +31,8 @@ def test_the_logarithm_of_exponential_draws_by_numpy() -> None:
     bits = torch.cat([random_bits(100_000), (torch.arange(1, 40) << 24), torch.tensor([-1, -(1 << 24), 0])])
     v = (((bits.numpy() >> 24) & ((1 << 40) - 1)) | 1) / 2.0**40
     expected = np.log2(-np.log1p(-v))
-    found = _log2_exponential(bits).numpy() / 2**POINT
+    keys = weighted_keys(bits, torch.zeros_like(bits))
+    found = (keys.numpy() - 2**30) / 2**POINT
     assert np.abs(found - expected)[v < 0.9].max() < 2e-5
     assert np.abs(found - expected)[v < 0.999].max() < 2e-3
     assert np.abs(found - expected).max() < 0.7, "the largest draws, which are hardly ever taken"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
+from unmask.compiled import arrays
 from unmask.errors import DataError
-from unmask.hashing import GOLDEN, mix
 from unmask.masking.kernels import rows as row_kernels
 from unmask.masking.kernels import units as unit_kernels
 from unmask.masking.lines import take
@@ -82,9 +81,7 @@ class FlatUnits:
 
     def largest(self, values_T: Tensor) -> Tensor:
         """The largest of each unit's tokens, at the place where it begins."""
-        if serves(values_T):
-            return torch.from_numpy(unit_kernels.largest(*arrays(self.begin_T, values_T)))
-        return values_T.scatter_reduce(0, self.begin_T, values_T, "amax")
+        return torch.from_numpy(unit_kernels.largest(*arrays(self.begin_T, values_T)))
 
 
 def flatten(rows: Rows, key: int) -> FlatRows:
@@ -94,12 +91,8 @@ def flatten(rows: Rows, key: int) -> FlatRows:
         rows: B rows of S positions.
         key: A hash of seed and epoch.
     """
-    if serves(rows.input_ids):
-        batch = arrays(rows.segment_ids, rows.segment_keys, rows.position_ids)
-        found = row_kernels.segments_and_bits(key, *batch)
-        segment_T, segment_begin_T, bits_T = (torch.from_numpy(array) for array in found)
-    else:
-        segment_T, segment_begin_T, bits_T = _segments_and_bits(rows, key)
+    found = row_kernels.segments_and_bits(key, *arrays(rows.segment_ids, rows.segment_keys, rows.position_ids))
+    segment_T, segment_begin_T, bits_T = (torch.from_numpy(array) for array in found)
     return FlatRows(
         input_ids_T=rows.input_ids.reshape(-1),
         maskable_T=rows.maskable.reshape(-1),
@@ -112,20 +105,6 @@ def flatten(rows: Rows, key: int) -> FlatRows:
     )
 
 
-def _segments_and_bits(rows: Rows, key: int) -> tuple[Tensor, Tensor, Tensor]:
-    num_rows, length = rows.shape
-    segment_BS = rows.segment_ids
-    begins_BS = torch.ones_like(rows.maskable)
-    key_BS = rows.segment_keys
-    begins_BS[:, 1:] = (segment_BS[:, 1:] != segment_BS[:, :-1]) | (key_BS[:, 1:] != key_BS[:, :-1])
-    begins_T = begins_BS.view(-1)
-    places_T = torch.arange(num_rows * length, device=begins_T.device)
-    segment_begin_T = torch.cummax(places_T * begins_T, 0).values
-    position_T = rows.position_ids.reshape(-1)
-    counters_T = key_BS.reshape(-1) + (position_T - position_T[segment_begin_T]) * GOLDEN + key
-    return torch.cumsum(begins_T, 0), segment_begin_T, mix(counters_T)
-
-
 def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
     """Makes units of where they begin. A unit also ends at a token that cannot be masked and at its segment's end.
 
@@ -133,20 +112,10 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
         rows: The batch.
         starts_T: [T], bool; values at tokens that cannot be masked do not matter.
     """
-    maskable_T = rows.maskable_T
-    if serves(maskable_T):
-        found = unit_kernels.partition(*arrays(maskable_T, rows.segment_begin_T, starts_T))
-        return FlatUnits(*(torch.from_numpy(array) for array in found))
-    places_T = torch.arange(len(maskable_T), device=maskable_T.device)
-    before_T = torch.roll(maskable_T, 1)
-    first_T = ~before_T | (rows.segment_begin_T == places_T)
-    begins_T = starts_T | first_T | ~maskable_T
-    begin_T = torch.cummax(places_T * begins_T, 0).values
-    return FlatUnits(begin_T, _sums(begin_T, maskable_T.to(torch.int64)))
+    found = unit_kernels.partition(*arrays(rows.maskable_T, rows.segment_begin_T, starts_T))
+    return FlatUnits(*(torch.from_numpy(array) for array in found))
 
 
 def _sums(begin_T: Tensor, values_T: Tensor) -> Tensor:
     """Sums of values by the place that each token names."""
-    if serves(values_T):
-        return torch.from_numpy(unit_kernels.sums(*arrays(begin_T, values_T)))
-    return torch.zeros_like(values_T).scatter_add_(0, begin_T, values_T)
+    return torch.from_numpy(unit_kernels.sums(*arrays(begin_T, values_T)))

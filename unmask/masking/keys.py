@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
+from unmask.compiled import arrays
 from unmask.masking.kernels import keys as kernels
 from unmask.masking.kernels.keys import KEY_BITS, POINT
-from unmask.masking.lines import take
 
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
 _DRAW_BITS = 40
@@ -42,12 +41,8 @@ def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
     Returns:
         int64 in [0, 2**31); a smaller key is drawn earlier.
     """
-    if serves(bits_T):
-        batch = arrays(bits_T, log2_T, *_tables(bits_T.device))
-        return torch.from_numpy(kernels.weighted_keys(_DRAW_BITS, _TABLE_BITS, POINT, *batch))
-    log_T = _log2_exponential(bits_T) - log2_T
-    top = (1 << KEY_BITS) - 1
-    return (log_T + (1 << (KEY_BITS - 1))).clamp(0, top)
+    batch = arrays(bits_T, log2_T, *_tables())
+    return torch.from_numpy(kernels.weighted_keys(_DRAW_BITS, _TABLE_BITS, POINT, *batch))
 
 
 def fixed_log2(values: Tensor) -> Tensor:
@@ -76,29 +71,8 @@ def powers() -> NDArray[np.float64]:
     return np.round(np.exp2(np.stack([steps, steps / half])) * 2.0**36) / 2.0**36
 
 
-def _log2_exponential(bits_T: Tensor) -> Tensor:
-    """log2(E) with E = -ln(1 - v) for v uniform in (0, 1): log2(v) and a smooth correction, both from tables.
-
-    v has 40 bits and is not 0. Its exponent is exact (`frexp` of an integer below 2**53), its mantissa and v itself are
-    looked up with 12 bits and interpolated with the next 12.
-    """
-    mantissas, corrections = _tables(bits_T.device)
-    draw_T = (bits_T >> (64 - _DRAW_BITS)) & ((1 << _DRAW_BITS) - 1) | 1
-    mantissa_T, exponent_T = torch.frexp(draw_T.double())
-    fine_T = (mantissa_T * (1 << (2 * _TABLE_BITS + 1))).to(torch.int64) - (1 << (2 * _TABLE_BITS))
-    coarse_T = draw_T >> (_DRAW_BITS - 2 * _TABLE_BITS)
-    log_T = (exponent_T.to(torch.int64) - _DRAW_BITS) << POINT
-    return log_T + _interpolated(mantissas, fine_T) + _interpolated(corrections, coarse_T)
-
-
-def _interpolated(table: Tensor, place_T: Tensor) -> Tensor:
-    index_T, rest_T = place_T >> _TABLE_BITS, place_T & ((1 << _TABLE_BITS) - 1)
-    low_T = take(table, index_T)
-    return low_T + (((take(table, index_T + 1) - low_T) * rest_T) >> _TABLE_BITS)
-
-
 @functools.cache
-def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+def _tables() -> tuple[Tensor, Tensor]:
     """log2 of mantissas in [1/2, 1], and log2(-ln(1 - v) / v) for v in [0, 1), in fixed point."""
     size = 1 << _TABLE_BITS
     grid = np.arange(size + 1) / size
@@ -106,6 +80,5 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
     v = np.clip(grid, 1e-9, 1.0 - 0.5 / size / size)
     corrections = np.log2(-np.log1p(-v) / v)
     return tuple(  # type: ignore[return-value]
-        torch.from_numpy(np.round(table * (1 << POINT)).astype(np.int64)).to(device)
-        for table in (mantissas, corrections)
+        torch.from_numpy(np.round(table * (1 << POINT)).astype(np.int64)) for table in (mantissas, corrections)
     )

@@ -24,12 +24,5 @@ def pick(condition_T: Tensor, yes: Tensor | int, no: Tensor | int) -> Tensor:
         condition_T: bool.
         yes, no: int64, or integers; at least one of them is a tensor.
     """
-    if condition_T.device.type != "cpu":
-        return torch.where(condition_T, yes, no)
     differ = yes ^ no  # chosen by bits: no ^ ((yes ^ no) & -condition)
     return condition_T.to(torch.int64).neg_().bitwise_and_(differ).bitwise_xor_(no)
-
-
-def put(places_T: Tensor, values_T: Tensor) -> Tensor:
-    """A tensor with `values_T` at these places, which are all places in some order."""
-    return torch.empty_like(values_T).scatter_(0, places_T, values_T)

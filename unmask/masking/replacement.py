@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
+from unmask.compiled import arrays
 from unmask.errors import SettingsError
-from unmask.hashing import mix
 from unmask.masking.kernels.draw import replaced
-from unmask.masking.lines import pick, take
+from unmask.masking.lines import pick
 from unmask.settings import Settings
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -65,25 +64,6 @@ class RandomTokens:
         # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
         self.listed = torch.from_numpy(np.flatnonzero(counts) if counts.max() == 1 else np.zeros(0, dtype=np.int64))
 
-    def draw(self, bits_T: Tensor, original_T: Tensor) -> Tensor:
-        """One token each, never the original.
-
-        The original's stretch of the cumulative counts is left out: a draw at or behind it is moved on by its length.
-
-        Args:
-            bits_T: Random integers in [0, 2**31).
-            original_T: Ids that must not come out.
-        """
-        ends, counts = self.ends.to(bits_T.device), self.counts.to(bits_T.device)
-        own_T = take(counts, original_T)
-        total_T = ends[-1] - own_T
-        # bits / 2**31 x total, in integers: the total is at most 2**31, so the product fits.
-        place_T = (bits_T * total_T) >> _BITS
-        place_T = place_T + own_T * (place_T >= take(ends, original_T) - own_T)
-        if len(self.listed):
-            return take(self.listed.to(bits_T.device), place_T)
-        return torch.searchsorted(ends, place_T, right=True)
-
 
 def uniform_counts(ordinary: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Equal counts for ordinary tokens."""
@@ -123,22 +103,12 @@ def replace(
     Returns:
         [T], int64: the ids that the model sees.
     """
-    own_T = torch.arange(len(bits_T), device=bits_T.device)
+    own_T = torch.arange(len(bits_T))
     if isinstance(per_unit, Tensor):
         draw_place_T = pick(per_unit, unit_begin_T, own_T)
     else:
         draw_place_T = unit_begin_T if per_unit else own_T
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
-    if serves(input_ids_T):
-        tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
-        batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
-        return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))
-    bits_T = mix(bits_T)
-    low_31 = (1 << _BITS) - 1
-    draw_T = take(bits_T >> 32, draw_place_T) & low_31
-    masked_T = chosen_T & (draw_T < mask_end)
-    result_T = pick(masked_T, mask_id, input_ids_T)
-    if random_end > mask_end:
-        random_T = chosen_T & (draw_T >= mask_end) & (draw_T < random_end)
-        result_T = pick(random_T, random_tokens.draw(bits_T & low_31, input_ids_T), result_T)
-    return result_T
+    tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
+    batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
+    return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))

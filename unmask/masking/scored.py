@@ -14,8 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
-from unmask.hashing import mix
+from unmask.compiled import arrays
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.kernels.keys import POINT, cosines
 from unmask.masking.kernels.units import counts_in_segment
@@ -122,7 +121,7 @@ class TfIdfWeights(Settings):
         """By the largest TF-IDF of each unit's tokens."""
         idf_V = tables.derived(self, lambda: self._rarity(tables))
         counts = _counts_in_segment(rows, len(idf_V))
-        log2_counts = tables.derived("log2 of counts", lambda: _log2_of_counts(counts.device))
+        log2_counts = tables.derived("log2 of counts", _log2_of_counts)
         log2_T = take(idf_V, rows.input_ids_T) + take(log2_counts, counts.clamp(max=len(log2_counts) - 1))
         largest_T = units.largest(pick(rows.maskable_T, log2_T, -(1 << 40)))
         return (largest_T.double() * self.power).round().to(torch.int64)
@@ -159,11 +158,8 @@ class CentralityWeights(Settings):
         if self.encoder is None and tables.has_no_scores_yet:
             return None
         table_VD = tables.derived(self, lambda: self._table(tables))
-        if serves(table_VD):
-            batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)
-            cosine_T = torch.from_numpy(cosines(table_VD.numpy(), *batch))
-        else:
-            cosine_T = _cosines(table_VD, rows, units)
+        batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)
+        cosine_T = torch.from_numpy(cosines(table_VD.numpy(), *batch))
         return (cosine_T * self.strength * (1 << POINT)).round().to(torch.int64)
 
     def _table(self, tables: Tables) -> Tensor:
@@ -175,31 +171,10 @@ class CentralityWeights(Settings):
         return (table_VD / largest * _EMBEDDING_SCALE).round().to(torch.int64)
 
 
-def _cosines(table_VD: Tensor, rows: FlatRows, units: FlatUnits) -> Tensor:
-    own_TD = take(table_VD, rows.input_ids_T) * rows.maskable_T[:, None]
-    word_TD = torch.zeros_like(own_TD).index_add_(0, units.begin_T, own_TD)
-    whole_TD = torch.zeros_like(own_TD).index_add_(0, rows.segment_begin_T, own_TD)
-    whole_TD = take(whole_TD, rows.segment_begin_T)
-    product_T = (word_TD * whole_TD).sum(1).double()
-    squares_T = (word_TD * word_TD).sum(1).double() * (whole_TD * whole_TD).sum(1).double()
-    return product_T / squares_T.clamp(min=1.0).sqrt()
-
-
 def _counts_in_segment(rows: FlatRows, vocab_size: int) -> Tensor:
-    """[T], int64: how often the token's id stands in its segment.
-
-    Equal (segment, id) pairs are brought together by sorting a hash of them; the length of a run is the count.
-    """
-    if serves(rows.input_ids_T):
-        return torch.from_numpy(counts_in_segment(vocab_size, *arrays(rows.input_ids_T, rows.segment_begin_T)))
-    pair_T = mix(mix(rows.segment_T) + rows.input_ids_T)
-    sorted_T, order_T = torch.sort(pair_T)
-    begins_T = torch.ones_like(rows.maskable_T)
-    begins_T[1:] = sorted_T[1:] != sorted_T[:-1]
-    run_T = torch.cumsum(begins_T, 0) - 1
-    counts_T = torch.zeros_like(run_T).scatter_add_(0, run_T, torch.ones_like(run_T))
-    return torch.empty_like(run_T).scatter_(0, order_T, take(counts_T, run_T))
+    """[T], int64: how often the token's id stands in its segment."""
+    return torch.from_numpy(counts_in_segment(vocab_size, *arrays(rows.input_ids_T, rows.segment_begin_T)))
 
 
-def _log2_of_counts(device: torch.device) -> Tensor:
-    return fixed_log2(torch.arange(4096).clamp(min=1).double()).to(device)
+def _log2_of_counts() -> Tensor:
+    return fixed_log2(torch.arange(4096).clamp(min=1).double())

@@ -1,9 +1,9 @@
 """Units: how a row is partitioned into what is masked together.
 
 A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
-a unit never leaves its segment. Everything is a whole-batch operation without a loop or a synchronisation.
+a unit never leaves its segment.
 
-Shape suffixes: T = all positions of a batch in a line (B rows x S positions); W = running numbers of words.
+Shape suffix: T = all positions of a batch in a line (B rows x S positions).
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from unmask.compiled import arrays, serves
-from unmask.hashing import GOLDEN, mix
+from unmask.compiled import arrays
 from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.flat import FlatRows
 from unmask.masking.kernels.units import span_starts
-from unmask.masking.lines import pick, take
 from unmask.masking.tables import Tables
 from unmask.settings import Settings
 
@@ -123,25 +121,8 @@ class SpanUnits(Settings):
         so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
         """
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
-        ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds(), device=word_T.device))
-        if serves(word_T):
-            return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
-        begin_T = rows.segment_begin_T
-        one_T = word_T.to(torch.int64)
-        before_T = torch.cumsum(one_T, 0) - one_T  # words before this place, in the whole batch
-        words_T = rows.segment_sum(one_T)  # words of the segment
-
-        draw_T = mix(rows.bits_T + GOLDEN) & 0xFFFFFFFF
-        length_T = (torch.searchsorted(ends[:-1], draw_T, right=True) + 1) * one_T
-        sum_T = torch.cumsum(length_T, 0) - length_T
-        tile_T = sum_T - take(sum_T, begin_T)  # word of the segment at which a tile begins
-
-        inside_T = word_T & (tile_T < words_T)
-        nowhere = len(one_T)
-        begins_W = torch.zeros(nowhere + 1, dtype=torch.bool, device=one_T.device)
-        begins_W.scatter_(0, pick(inside_T, take(before_T, begin_T) + tile_T, nowhere), True)
-        begins_W[nowhere] = False
-        return word_T & take(begins_W, before_T)
+        ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds()))
+        return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
 
 
 PlainUnits = Annotated[

@@ -3,7 +3,7 @@
 # make check  what CI runs: format, lint, types, tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
-# make bench-long TEXT=FILE   what a model is worth after the same time as others, and what it comes from; two hours, alone
+# make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
 PYTHON ?= python3

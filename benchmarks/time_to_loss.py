@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -181,6 +182,7 @@ def serve(work: Work) -> None:
     def held_out(data: Any) -> HeldOutSet:
         return HeldOutSet(data.validation, data.tokenizer, length=work.length, max_tokens=HELD_OUT_TOKENS)
 
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that are left waiting
     torch.set_num_threads(work.threads)
     out = own_output()
     with suppress(Ended):

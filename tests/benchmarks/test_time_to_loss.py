@@ -154,6 +154,7 @@ def held_out_of(length: int) -> Any:
     return lambda data: HeldOutSet(data.validation, data.tokenizer, length=length, max_tokens=2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["modernbert-adamw", "modernbert-muon"])
 def test_a_peer_learns(script: types.ModuleType, data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plain_loop = importlib.import_module("plain_loop")

@@ -3,7 +3,7 @@
 # make check  what CI runs: format, lint, types, tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
-# make bench-long TEXT=FILE   how long until a model is as good as with others; two hours, alone on the machine
+# make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 
 PYTHON ?= python3
@@ -60,7 +60,7 @@ bench-rest: $(VENV)/.dev
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
-	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --seeds 0,1,2 \
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 2 --ablations \
 		--table docs/benchmarks.md --picture docs/pictures/time_to_loss.svg
 	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
 

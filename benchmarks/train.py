@@ -263,10 +263,10 @@ def _note(facts: dict[str, Any]) -> str:
     return f" ({facts['attention']})" if "attention" in facts else ""
 
 
-def prepare(texts: list[Path], out: Path, vocab_size: int) -> None:
+def prepare(texts: list[Path], out: Path, vocab_size: int, *options: str) -> None:
     size = str(vocab_size)
     command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", size]
-    subprocess.run([*command, "--tokenizer-kind", "wordpiece"], check=True)
+    subprocess.run([*command, "--tokenizer-kind", "wordpiece", *options], check=True)
 
 
 def systems_at(number: int, asked: str | None) -> list[str]:

@@ -42,6 +42,7 @@ class Turn:
         self._points: list[tuple[float, float, float]] = []
         self.seconds = 0.0
         self.steps = 0
+        self.tokens = 0
         self._until = 0.0
 
     def begin(self, **facts: Any) -> None:
@@ -53,8 +54,11 @@ class Turn:
         """Seconds of training, those of the running step included."""
         return self.seconds + time.perf_counter() - self._last
 
-    def step(self) -> None:
+    def step(self, tokens: int = 0) -> None:
         """A step has ended.
+
+        Args:
+            tokens: Of text that it read, where they are counted.
 
         Raises:
             Ended: No further turn will come.
@@ -63,6 +67,7 @@ class Turn:
         self._recent.append(taken)
         self.seconds += min(taken, STALL * statistics.median(self._recent))
         self.steps += 1
+        self.tokens += tokens
         if self._marks and self.seconds >= self._marks[0]:
             while self._marks and self.seconds >= self._marks[0]:
                 self._marks.popleft()
@@ -81,7 +86,8 @@ class Turn:
         self._points.append((self.seconds, *self._evaluate()))
 
     def _report(self, *, finished: bool) -> None:
-        self._say({"seconds": self.seconds, "steps": self.steps, "points": self._points, "finished": finished})
+        said = {"seconds": self.seconds, "steps": self.steps, "tokens": self.tokens, "points": self._points}
+        self._say({**said, "finished": finished})
         self._points = []
 
     def _say(self, content: dict[str, Any]) -> None:
@@ -144,13 +150,14 @@ class System(Child):
         self.facts = self.read()
         self.seconds = 0.0
         self.steps = 0
+        self.tokens = 0
         self.points: list[tuple[float, float, float]] = []
         self.finished = False
 
     def go(self, until: float) -> None:
         """Lets it train until its own clock says so."""
         answer = self.ask(until)
-        self.seconds, self.steps = answer["seconds"], answer["steps"]
+        self.seconds, self.steps, self.tokens = answer["seconds"], answer["steps"], answer["tokens"]
         self.points += [tuple(point) for point in answer["points"]]
         self.finished = answer["finished"]
 

@@ -1,12 +1,11 @@
-"""What the table of held-out loss over time says of the goals."""
+"""What is made of the runs of time_to_loss.py: the winner of a sweep, ratios of times, tables."""
 
 from __future__ import annotations
 
 import importlib
-import io
-import json
+import math
 import types
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,65 +16,98 @@ def script() -> types.ModuleType:
     return importlib.import_module("loss_curves")
 
 
-def run(system: str, minutes: float, seconds: float, loss: float) -> dict[str, Any]:
-    """An entry of the results, which looked better in between."""
-    work = {"system": system, "minutes": minutes, "batch_tokens": 2048, "learning_rate": 5e-4, "recipe": "tiny"}
-    points = [[seconds / 2, loss - 0.5, 0.3], [seconds, loss, 0.25]]
-    return {"work": work, "date": "2026-01-02", "steps": 1234, "points": points}
+def run(system: str, *points: tuple[float, float], seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """An entry of the results, with looks at (seconds, loss)."""
+    work = {"system": system, "minutes": 3.0, "batch_tokens": 2048, "learning_rate": 2e-3, "seed": seed, "threads": 2}
+    looks = [[seconds, loss, 0.25] for seconds, loss in points]
+    return {"work": {**work, **changes}, "date": "2026-01-02", "steps": 1234, "tokens": 2_000_000, "points": looks}
 
 
-PEERS = {"run_mlm": run("run_mlm", 30.0, 1800.0, 6.5), "tuned": run("tuned", 30.0, 1800.0, 6.0)}
+def seeds(system: str, *losses: float) -> list[dict[str, Any]]:
+    """A run a seed, 180 s long."""
+    return [run(system, (60.0, 7.0), (180.0, loss), seed=seed) for seed, loss in enumerate(losses)]
 
 
-def test_a_goal_is_told_beside_what_was_reached(script: types.ModuleType) -> None:
-    results = {**PEERS, "ours-0.75": run("ours", 0.75, 45.2, 6.5), "ours-3": run("ours", 3.0, 180.3, 6.0)}
-    assert script.verdict(results, "run_mlm") == (
-        "`run_mlm` ends at 6.500 nats after 30.0 minutes; ours in at most 0.75: 1/40 of the time (the goal is 1/40)."
-    )
-    assert script.verdict(results, "tuned") == (
-        "`tuned` ends at 6.000 nats after 30.0 minutes; ours in at most 3: 1/10 of the time (the goal is 1/10)."
-    )
+@pytest.mark.parametrize(
+    ("points", "loss", "seconds"),
+    [
+        (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 4.5, 150.0),  # in the middle between two looks
+        (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 5.0, 120.0),
+        (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 4.0, 180.0),
+        (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 3.9, None),
+        (((60.0, 6.0), (180.0, 4.0)), 6.5, 60.0),  # at most
+        (((60.0, 4.4), (120.0, 5.0), (180.0, 4.0)), 4.5, 150.0),  # there before, but not for good
+        (((60.0, 4.4), (120.0, 5.0)), 4.5, None),
+    ],
+)
+def test_when_a_curve_is_at_a_loss_for_good(
+    script: types.ModuleType, points: Sequence[tuple[float, float]], loss: float, seconds: float | None
+) -> None:
+    found = script.reached([[*point, 0.2] for point in points], loss)
+    assert found == (seconds if seconds is None else pytest.approx(seconds))
 
 
-def test_every_seed_of_a_budget_must_get_there(script: types.ModuleType) -> None:
-    seeds = {f"ours-0.75-seed{seed}": run("ours", 0.75, 45.0, loss) for seed, loss in enumerate((5.0, 6.01))}
-    results = {**PEERS, **seeds, "ours-6": run("ours", 6.0, 360.0, 5.9)}
-    assert "ours in at most 6: 1/5 of the time (the goal is 1/10)" in script.verdict(results, "tuned")
-    del results["ours-6"]
-    assert script.verdict(results, "tuned") == (
-        "`tuned` ends at 6.000 nats after 30.0 minutes; no budget of ours ends there."
-    )
+def test_the_lowest_loss_wins_and_what_diverged_or_was_not_measured_does_not(script: types.ModuleType) -> None:
+    losses = {"a": 5.5, "b": math.nan, "c": 5.2}
+    assert script.ranked(["b", "d", "a", "c"], losses) == ["c", "a", "b", "d"]
+    assert script.ranked(["b", "d", "a"], {}) == ["b", "d", "a"]
 
 
-def test_the_table_has_a_line_a_run_and_a_verdict_a_peer(script: types.ModuleType) -> None:
-    ours = run("ours", 3.0, 180.0, 5.0)
-    told = {**ours, "facts": {"batch_tokens": 4096}}
-    lines = script.table({"ours-3": told, "ours-3-before": ours, "tuned": PEERS["tuned"]})
-    assert lines[2:-1] == [
-        "| tuned | 2026-01-02 | 30.0 | 1,234 | 2,048 | 0.0005 | 6.000 | 25.0% |",
-        "| ours-3 | 2026-01-02 | 3.0 | 1,234 | 4,096 |  | 5.000 | 25.0% |",
-        "| ours-3-before | 2026-01-02 | 3.0 | 1,234 | recipe `tiny` |  | 5.000 | 25.0% |",
-        "",
+def test_the_lead_is_the_peers_time_over_the_mean_of_ours(script: types.ModuleType) -> None:
+    ours = [
+        run("ours", (45.0, 5.5), (90.0, 4.5), (180.0, 4.0), seed=0),  # at 5.0 after 67.5 s
+        run("ours", (45.0, 6.0), (135.0, 4.0), (180.0, 3.9), seed=1),  # after 90 s
     ]
-    assert lines[-1].startswith("`tuned` ends at 6.000")
+    peer = seeds("modernbert-muon", 4.9, 5.1)
+    assert script.times_to(ours, peer) == [pytest.approx(67.5), pytest.approx(90.0)]
+    assert script.ratio([67.5, 90.0], peer) == pytest.approx(180.0 / 78.75)
+    told = script.verdict({"ours": ours, "modernbert-muon": peer}, "modernbert-muon")
+    # the differences 0.9 and 1.2 have a standard error of 0.15, and t has a 97.5 % quantile of 12.706 here
+    assert told == (
+        "`modernbert-muon` ends at 5.000 nats after 180 s; ours is there after 79 s (68, 90): 1/2.3 of the time. "
+        "At the end the peer's loss less ours, by seed, is +1.050 ± 1.906."
+    )
+    ours[1]["points"][-1][1] = 5.2
+    assert script.verdict({"ours": ours, "modernbert-muon": peer}, "modernbert-muon").endswith(
+        "; 1 of 2 runs of ours come there."
+    )
 
 
-def test_ours_tells_the_positions_of_its_steps(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_to_loss = importlib.import_module("time_to_loss")
-    told: dict[str, Any] = {}
+def test_the_table_has_a_line_a_system_the_weakest_first(script: types.ModuleType) -> None:
+    runs = {
+        "modernbert-muon": seeds("modernbert-muon", 5.0, 5.0, 5.3),
+        "ours": seeds("ours", 4.5, 4.6, 4.7),
+        "modernbert-adamw": seeds("modernbert-adamw", 5.5, 5.6, 5.7),
+    }
+    lines = script.table(runs)
+    assert "mean of 3 ± half of its 95 % t interval" in lines[0]
+    # t is 4.303 with two degrees of freedom; the standard errors are 0.1 / sqrt(3) and 0.1
+    common = "| 2,048 | 0.002 | 1,234 | 2,000,000 |"
+    # ours falls from 7 to its last loss within 120 s: 127.2, 130 and 133 s, and 151.2, 155 and 159.1 s
+    assert lines[2] == f"| modernbert-adamw {common} 5.600 ± 0.248 | 25.0% | 130 s: 1/1.4 of the time |"
+    assert lines[3] == f"| modernbert-muon {common} 5.100 ± 0.430 | 25.0% | 155 s: 1/1.2 of the time |"
+    assert lines[4] == f"| ours {common} 4.600 ± 0.248 | 25.0% |  |"
+    assert lines[5] == ""
+    assert [line.split("`")[1] for line in lines[6:]] == ["modernbert-muon", "modernbert-adamw"]
 
-    class Turn:
-        def __init__(self, *given: object) -> None: ...
 
-        def begin(self, **facts: Any) -> None:
-            told.update(facts)
-            raise time_to_loss.Ended
+def test_a_peer_that_ours_does_not_reach_is_told(script: types.ModuleType) -> None:
+    lines = script.table({"modernbert-adamw": seeds("modernbert-adamw", 4.0, 4.1), "ours": seeds("ours", 4.5, 4.6)})
+    assert lines[3].endswith("| not within the budget |")
+    assert lines[-1].endswith("; 0 of 2 runs of ours come there.")
 
-    monkeypatch.setattr(time_to_loss, "Turn", Turn)
-    small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
-    with pytest.raises(time_to_loss.Ended):
-        time_to_loss.ours(time_to_loss.Work(str(data_folder), "ours", 0.1, overrides=small), io.StringIO())
-    assert told["batch_tokens"] == 256
+
+def test_what_is_taken_away_is_compared_by_seed_with_what_it_is_taken_from(script: types.ModuleType) -> None:
+    runs = {
+        "ours": seeds("ours", 4.0, 4.2),
+        "no-muon": seeds("no-muon", 4.5, 4.9),  # 0.5 and 0.7 more
+        "paragraphs": seeds("paragraphs", 5.0, 5.0),
+        "no-packing": seeds("no-packing", 5.5, 5.7),  # 0.5 and 0.7 more than paragraphs
+    }
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in script.ablations(runs)[2:]]
+    assert [line[-1] for line in lines] == ["", "+0.600 ± 1.271", "", "+0.600 ± 1.271"]
+    assert lines[1][0] == "AdamW instead of Muon"
+    assert lines[2][0] == "everything; paragraphs as documents"
 
 
 def measured(entry: dict[str, Any], torch: str) -> dict[str, Any]:
@@ -83,54 +115,21 @@ def measured(entry: dict[str, Any], torch: str) -> dict[str, Any]:
 
 
 def test_machine_and_versions_are_those_of_the_entries(script: types.ModuleType) -> None:
-    agree = {name: measured(entry, "2.0") for name, entry in PEERS.items()}
-    assert script.made(agree) == ["Measured on A processor, 2 cores, torch 2.0, numba 0.1."]
-    others = {**agree, "ours-3": measured(run("ours", 3.0, 180.0, 5.0), "2.1")}
-    assert script.made(others) == [
-        "- run_mlm, tuned: A processor, 2 cores, torch 2.0, numba 0.1.",
-        "- ours-3: A processor, 2 cores, torch 2.1, numba 0.1.",
+    entries = [measured(run("ours", (180.0, 5.0), seed=seed), "2.0") for seed in (0, 1)]
+    entries.append(measured(run("no-muon", (180.0, 5.0)), "2.0"))
+    here = "2026-01-02, A processor, 2 cores, torch 2.0, numba 0.1, threads a system 2."
+    assert script.made(entries) == [here]
+    other = measured(run("modernbert-muon", (180.0, 5.0), threads=1), "2.1")
+    assert script.made([*entries, other]) == [
+        f"- ours, no-muon: {here}",
+        "- modernbert-muon: 2026-01-02, A processor, 2 cores, torch 2.1, numba 0.1, threads a system 1.",
     ]
 
 
 def test_what_entries_do_not_say_is_not_made_up(script: types.ModuleType) -> None:
-    entry = run("ours", 3.0, 180.0, 5.0)
-    assert script.made({"ours-3": {**entry, "processor": "A processor"}}) == [
-        "Measured on A processor, cores not recorded, versions not recorded."
+    entry = {**run("ours", (180.0, 5.0)), "processor": "A processor"}
+    assert script.made([entry]) == [
+        "2026-01-02, A processor, cores not recorded, versions not recorded, threads a system 2."
     ]
-    del entry["date"]
-    assert script.made({"ours-3": entry}) == [
-        "Measured on processor not recorded, cores not recorded, versions not recorded."
-    ]
-    assert script.table({"ours-3": entry})[2].startswith("| ours-3 | not recorded | 3.0 | ")
-
-
-def test_an_entry_says_when_and_how_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_to_loss = importlib.import_module("time_to_loss")
-    (tmp_path / "manifest.json").write_text('{"fingerprint": "a hash"}', encoding="utf-8")
-    here = {"date": "2026-01-02", "processor": "A processor", "cores": 2, "versions": {"torch": "2.0"}}
-    monkeypatch.setattr(time_to_loss, "circumstances", lambda: here)
-    system = types.SimpleNamespace(facts={"parameters": 1}, seconds=45.0, steps=9, points=[(45.0, 5.0, 0.2)])
-    results, work = tmp_path / "results.jsonl", time_to_loss.Work(str(tmp_path), "ours", 0.75)
-    time_to_loss._write(results, "ours-0.75", work, system)
-    entry = time_to_loss.loss_curves.load(results)["ours-0.75"]
-    assert {key: entry[key] for key in here} == here
-    monkeypatch.setattr(time_to_loss, "circumstances", lambda: {**here, "versions": {"torch": "2.1"}})
-    monkeypatch.setattr(time_to_loss, "start", lambda work: pytest.fail("it is there already"))
-    time_to_loss.run({"ours-0.75": work}, results)
-    assert time_to_loss.loss_curves.load(results) == {"ours-0.75": entry}
-
-
-def test_the_page_shows_what_the_entries_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_to_loss = importlib.import_module("time_to_loss")
-    (tmp_path / "manifest.json").write_text('{"fingerprint": "a hash"}', encoding="utf-8")
-    page, results = tmp_path / "page.md", tmp_path / "results.jsonl"
-    page.write_text("<!-- time-to-loss -->\n<!-- end time-to-loss -->\n", encoding="utf-8")
-    entry = {**measured(PEERS["tuned"], "0.0.1"), "name": "tuned"}
-    results.write_text(json.dumps(entry) + "\n", encoding="utf-8")
-    monkeypatch.setattr(time_to_loss, "measure", lambda data, asked: None)
-    options = ["--results", str(results), "--table", str(page)]
-    monkeypatch.setattr(time_to_loss.sys, "argv", ["time_to_loss.py", str(tmp_path), *options])
-    time_to_loss.main()
-    head, table = page.read_text(encoding="utf-8").split("| system | measured |")
-    assert head.endswith("\n\nMeasured on A processor, 2 cores, torch 0.0.1, numba 0.1.\n\n")
-    assert "| tuned | 2026-01-02 |" in table
+    del entry["date"], entry["processor"]
+    assert script.made([entry])[0].startswith("not recorded, processor not recorded, cores not recorded, ")

@@ -14,7 +14,10 @@ from unmask.pretraining.start import FACTS
 from unmask.pretraining.watch import Watch
 from unmask.training.state import TrainState
 
-_FIGURES = ("loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens")
+_FIGURES = (
+    "loss", "loss_stderr", "loss_interval", "accuracy", "perplexity", "bits_per_byte", "bits_per_byte_interval",
+    "predicted_tokens", "documents",
+)  # fmt: skip
 
 
 class BeforeAfter:

@@ -94,7 +94,8 @@ def held_out_text(data: Path, out: Path) -> Path:
 
 def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
     """A line for each number of words; means over seeds with their 95 % intervals."""
-    head = ["new words", "tokens a byte", "new text, before", "new text, after", "old text, before", "old text, after"]
+    texts = ("new text, before", "new text, after", "old text, before", "old text, after")
+    head = ["new words", "tokens a byte", *(f"{text} (± 95 %, over seeds)" for text in texts)]
     lines = [f"| {' | '.join([*head, 'minutes'])} |", f"|{' ---: |' * (len(head) + 1)}"]
     for words, summaries in results.items():
         minutes = statistics.mean(summary["seconds"] for summary in summaries) / 60.0

@@ -253,9 +253,9 @@ def test_a_real_model_one_text_at_a_time(
             right, among = right + (likelier == 0), among + (likelier < 5)
     assert len(losses) > 100
     assert figures.loss.denominator == len(losses)
-    assert figures.loss.result.value == pytest.approx(np.mean(losses), rel=1e-4)
-    assert figures.accuracy.result.value * len(losses) == pytest.approx(right)
-    assert figures.accuracy_top5.result.value * len(losses) == pytest.approx(among)
+    assert figures.loss.value == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.accuracy.value * len(losses) == pytest.approx(right)
+    assert figures.accuracy_top5.value * len(losses) == pytest.approx(among)
 
 
 def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -341,7 +341,7 @@ def test_a_ratio_gathers_the_parts_of_documents() -> None:
     whole = ratio_over_draws(
         [losses[documents == number].sum() for number in range(9)], [(documents == number).sum() for number in range(9)]
     )
-    assert ratio.result.value == pytest.approx(losses.mean())
+    assert ratio.value == pytest.approx(losses.mean())
     assert ratio.result.stderr == pytest.approx(whole.stderr)
     assert ratio.result.draws == 9
     assert ratio.denominator == 80

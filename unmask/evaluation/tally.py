@@ -29,6 +29,11 @@ class Ratio:
         return sum(sums[1] for sums in self._sums.values())
 
     @property
+    def value(self) -> float:
+        """The ratio; not a number where nothing was counted."""
+        return self.result.value
+
+    @property
     def result(self) -> Uncertain:
         """The ratio, and how sure it is."""
         sums = np.array(list(self._sums.values())).reshape(-1, 2)

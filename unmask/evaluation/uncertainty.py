@@ -85,12 +85,12 @@ def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
     above, below = above[below > 0.0], below[below > 0.0]
     total = float(below.sum())
     value = float(above.sum()) / total if len(below) else math.nan
-    if len(below) < 2:
+    if len(below) < 2 or not math.isfinite(value):
         return Uncertain(value, None, None, len(below))
     share = below / total
     change = (share * value - above / total) / (1.0 - share)  # of the ratio, where a document is left out
     stderr = math.sqrt(float(np.square(change).sum()))
-    if not _ROUNDING * max(1.0, abs(value)) < stderr < math.inf:
+    if stderr <= _ROUNDING * max(1.0, abs(value)):
         return Uncertain(value, None, None, len(below))
     return Uncertain(value, stderr, _degrees(share), len(below))
 

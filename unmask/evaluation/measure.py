@@ -17,6 +17,7 @@ from unmask.evaluation.pseudo import one_by_one, with_special
 from unmask.evaluation.questions import Answer, Network, Question, ask
 from unmask.evaluation.tally import Breakdown, Ratio
 from unmask.evaluation.text_words import hidden, uniform
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.tokens.tokenizer import Tokenizer
 
 SEED = 20181011  # fixed for ever, so that numbers of different models compare
@@ -231,16 +232,16 @@ def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
     return {
         "loss": loss.value,
         "loss_stderr": loss.stderr,
-        "loss_interval": loss.interval,
+        "loss_interval": plain_interval(loss.interval),
         "accuracy": accuracy.value,
-        "accuracy_interval": accuracy.share_interval,
+        "accuracy_interval": plain_interval(accuracy.share_interval),
         "accuracy_top5": top5.value,
-        "accuracy_top5_interval": top5.share_interval,
+        "accuracy_top5_interval": plain_interval(top5.share_interval),
         "perplexity": _exp(loss.value),
-        "perplexity_interval": None if loss.interval is None else tuple(map(_exp, loss.interval)),
+        "perplexity_interval": None if loss.interval is None else [_exp(bound) for bound in loss.interval],
         "bits_per_byte": bytewise.value if bits.denominator else None,
         "bits_per_byte_stderr": bytewise.stderr,
-        "bits_per_byte_interval": bytewise.interval,
+        "bits_per_byte_interval": plain_interval(bytewise.interval),
         "predicted_tokens": int(figures.loss.denominator),
         "predicted_bytes": int(bits.denominator),
         "predicted_documents": loss.draws,

@@ -17,7 +17,7 @@ from unmask.evaluation.held_out import RATE
 from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
 from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text, share_of_text
-from unmask.evaluation.uncertainty import few_documents
+from unmask.evaluation.uncertainty import few_documents, plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
@@ -144,7 +144,7 @@ def _pseudo(measured: Measured, text: _Text, max_tokens: int) -> dict[str, Any]:
         "pseudo_perplexity": math.exp(min(found.value, 700.0)) if some else None,
         "pseudo_log_loss": found.value if some else None,
         "pseudo_log_loss_stderr": found.stderr,
-        "pseudo_log_loss_interval": found.interval,
+        "pseudo_log_loss_interval": plain_interval(found.interval),
         "pseudo_tokens": int(losses.denominator),
     }
 

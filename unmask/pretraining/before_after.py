@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut, HeldOutSet
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.files import read_object, write_atomically
 from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.pretraining.old_text import open_old_text
@@ -74,4 +75,5 @@ class BeforeAfter:
 def _plain(result: HeldOut) -> dict[str, Any]:
     """The figures as JSON takes them."""
     values = {name: getattr(result, name) for name in _FIGURES}
+    values |= {name: plain_interval(values[name]) for name in ("loss_interval", "bits_per_byte_interval")}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}

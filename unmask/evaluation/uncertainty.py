@@ -15,8 +15,9 @@ documents' own ratios varied alike. With equal documents they are one less than 
 
 In simulations with 8 to 50 documents, log-normal lengths and effects of documents that are normal, or skewed by up to
 2, the 95 % intervals hold the true ratio in 92 to 99 of 100 cases (`tests/evaluation/test_coverage.py`), where normal
-intervals on the usual error hold it in 80 to 94. Two things they do not know of: where the long documents are the hard ones and effects
-are skewed too, it is about 90; and what the corpus calls documents may still be alike, such as the lines of one book.
+intervals on the usual error hold it in 80 to 94. Two things they do not know of: where the long documents are the hard
+ones and effects are skewed too, it is about 90; and what the corpus calls documents may still be alike, such as the
+lines of one book.
 
 Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear regression with multi-stage samples) for
 both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Its

@@ -22,6 +22,7 @@ from tables import write_table
 import unmask
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
+from unmask.evaluation.intervals import mean_interval
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
 from unmask.tokens.manifest import load_manifest
@@ -92,8 +93,9 @@ def held_out_text(data: Path, out: Path) -> Path:
 
 
 def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
-    """A line for each number of words; means over seeds, and the spread of what decides."""
-    head = ["new words", "tokens a byte", "new text, before", "new text, after", "old text, before", "old text, after"]
+    """A line for each number of words; means over seeds with their 95 % intervals."""
+    texts = ("new text, before", "new text, after", "old text, before", "old text, after")
+    head = ["new words", "tokens a byte", *(f"{text} (± 95 %, over seeds)" for text in texts)]
     lines = [f"| {' | '.join([*head, 'minutes'])} |", f"|{' ---: |' * (len(head) + 1)}"]
     for words, summaries in results.items():
         minutes = statistics.mean(summary["seconds"] for summary in summaries) / 60.0
@@ -103,13 +105,15 @@ def table(results: dict[int, list[dict[str, Any]]]) -> list[str]:
     return [
         *lines,
         "",
-        "Bits per byte of hidden words of held-out text; where there are several seeds, their mean and spread.",
+        "Bits per byte of hidden words of held-out text; of several seeds, the mean ± half of its 95 % interval over "
+        "seeds (Student's t).",
     ]
 
 
 def bits(summaries: list[dict[str, Any]], domain: str, when: str) -> str:
     values = [summary["measured"][domain, when] for summary in summaries]
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    interval = mean_interval(values)
+    spread = "" if interval is None else f" ± {(interval[1] - interval[0]) / 2:.4f}"
     return f"{statistics.mean(values):.4f}{spread}"
 
 

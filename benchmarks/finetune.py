@@ -59,7 +59,8 @@ CHOOSING_SEED = 1000
 def main() -> None:
     options = parse()
     lines = [
-        "| task | metric | pretrained | random weights | difference | learning rates |",
+        "| task | metric | pretrained (± 95 %, over seeds) | random weights (± 95 %) | difference (± 95 %) | "
+        "learning rates |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name in options.tasks.split(","):

@@ -86,7 +86,11 @@ def test_evaluate(main: Main, run: unmask.Run, corpus_file: Path) -> None:
         "accuracy_top5", "breakdown", "pseudo_perplexity",
     }  # fmt: skip
     assert set(result["by_rate"]) == {"0.15", "0.3"}
-    assert "bits per byte" in err
+    assert "loss ± 95 %" in err
+    assert "bits/byte ± 95 %" in err
+    low, high = result["loss_interval"]
+    assert f"{result['loss']:.3f} ± {(high - low) / 2:.3f}" in err
+    assert (high - low) / 2 > 1.96 * result["loss_stderr"]
     assert "word frequency" in err
     assert "pseudo-perplexity" in err
     code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
@@ -320,10 +324,18 @@ def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
     small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
     kept = f'corpus.validation=["{held_out}"]'
     asked = ("pretrain", train, "--set", kept, "--out", tmp_path / "run", "--steps", 2, *small, "--json")
-    code, out, _ = main(*asked)
+    code, out, err = main(*asked)
     assert code == 0
-    assert json.loads(out)["validation_loss_stderr"] is None
-    assert "±" not in (tmp_path / "run" / "model" / "README.md").read_text()
+    summary = json.loads(out)
+    assert summary["validation_documents"] == 1
+    assert summary["validation_loss_stderr"] is summary["validation_loss_interval"] is None
+    assert "no standard error and no interval" in summary["validation_warning"]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    for text in (err, card, (tmp_path / "run" / "report.html").read_text()):
+        assert summary["validation_warning"][1:] in text
+    assert "0.000" not in card
+    evaluations = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["documents"] == 1 for line in evaluations if line["kind"] == "evaluation")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])

@@ -30,7 +30,10 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     assert set(summary["metrics"]) == {"accuracy", "macro_f1", "micro_f1", "matthews"}
     assert len(summary["seeds"]) == 2
     assert "columns: text in 'text', label in 'label'" in err
-    assert "deviation" in err
+    assert "mean (± 95 %, over seeds)" in err
+    for name, mean in summary["mean"].items():
+        margin = summary["margin"][name]
+        assert f"{mean:.3f}" + ("" if margin is None else f" ± {margin:.3f}") in err
     assert "unmask predict" in err
     code, _, err = main(*given, "--out", tmp_path / "other", "--dry-run")
     assert (code, "columns: text in" in err, "nothing was written" in err) == (0, True, True)

@@ -56,14 +56,14 @@ def rows_of(table: Table) -> list[str]:
 def test_a_recipe_without_a_figure() -> None:
     by_figure = {"loss": {"recipes": {"a": ESTIMATE, "b": ESTIMATE}}, "task_error": {"recipes": {"a": ESTIMATE}}}
     rows = rows_of(_by_recipe({"recipes": {"a": {}, "b": {}}, "by_figure": by_figure}))
-    assert rows == ["recipe loss task error", "a 1.000 1.000", "b 1.000 -"]
+    assert rows == ["recipe loss (95 %, over seeds) task error (95 %, over seeds)", "a 1.000 1.000", "b 1.000 -"]
 
 
 def test_differences_of_pairs() -> None:
     shown = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
     by_figure = {"loss": {"differences": [shown, PAIR]}, "task_error": {"differences": [PAIR]}}
     assert rows_of(_by_pair({"by_figure": by_figure})) == [
-        "pair figure difference verdict",
+        "pair figure difference (95 %, over seeds) verdict",
         "span - random loss -1.000 (-1.500 to -0.500) span is better",
         "a - b loss 1.000 no difference shown",
         "a - b task error 1.000 no difference shown",

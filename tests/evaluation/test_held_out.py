@@ -14,14 +14,15 @@ import torch
 from tests.conftest import make_text
 from unmask.corpus.settings import CorpusSettings
 from unmask.evaluation.content_keys import keyed_by_content
-from unmask.evaluation.held_out import HeldOutSet, _mean_and_error, unigram_entropy
+from unmask.evaluation.held_out import HeldOutSet, unigram_entropy
 from unmask.model.encoder import MaskedLM
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
+from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import load_manifest
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import TokenStore
+from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -140,22 +141,63 @@ def test_unigram_entropy_by_hand() -> None:
     assert found == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
 
 
-def test_the_standard_error_by_hand() -> None:
-    """Two segments: losses 1, 3 and 5. Mean 3; residuals -2 and 2: variance (4 + 4) x 2 / 1 / 9."""
-    mean, error = _mean_and_error(torch.tensor([1.0, 3.0, 5.0]).double(), torch.tensor([7, 7, 9]))
-    assert mean == 3.0
-    assert error == pytest.approx((16 / 9) ** 0.5)
-    assert math.isnan(_mean_and_error(torch.ones(2).double(), torch.tensor([1, 1]))[1])
+def test_the_standard_error_is_over_source_documents(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Three documents in pieces, on rows that hold parts of several: found again by asking row by row, and jackknifed.
+
+    Documents are told by their tokens here, of which each has some to itself.
+    """
+    lengths, document = np.array([90, 50, 70, 40, 30, 80]), np.array([7, 7, 4, 4, 4, 11])
+    first = int(np.flatnonzero(tokenizer.ordinary)[0])
+    generator = np.random.default_rng(0)
+    begins = first + 12 * np.array([(7, 4, 11).index(number) for number in document])
+    ids = np.repeat(begins, lengths) + generator.integers(0, 12, lengths.sum())
+    assert tokenizer.ordinary[ids].all()
+    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
+    nothing = np.zeros(6, dtype=np.int64)
+    writer.write(TokenBatch(ids.astype(np.int32), np.ones(len(ids), dtype=bool), lengths, document, nothing, nothing))
+    writer.save()
+    held_out = HeldOutSet(TokenStore([tmp_path / "a.arrow"]), tokenizer, length=64, max_tokens=10**6)
+    model = make_model().eval()
+    result = held_out.evaluate(model)
+    losses: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for rows, masked in held_out.batches:
+        places = (masked.labels.flatten() >= 0).nonzero()[:, 0]
+        with torch.no_grad():
+            logits = model(
+                masked.input_ids,
+                segment_ids_BS=rows.segment_ids,
+                position_ids_BS=rows.position_ids,
+                positions_N=places,
+            )
+        for line, target in zip(torch.log_softmax(logits.float(), -1), masked.labels.flatten()[places], strict=True):
+            losses[(int(target) - first) // 12].append(-float(line[target]))
+    sums, counts = [sum(each) for each in losses.values()], [len(each) for each in losses.values()]
+    without = [(sum(sums) - s) / (sum(counts) - n) for s, n in zip(sums, counts, strict=True)]
+    assert min(counts) > 5
+    assert result.documents == 3
+    assert result.predicted_tokens == sum(counts)
+    assert result.loss == pytest.approx(sum(sums) / sum(counts), rel=1e-5)
+    assert result.loss_stderr == pytest.approx(sum((w - result.loss) ** 2 for w in without) ** 0.5, rel=1e-3)
+    assert result.loss_interval is not None
+    assert result.loss_interval[0] < result.loss - 2 * result.loss_stderr
+    assert result.bits_per_byte_interval is not None
 
 
-def test_the_standard_error_is_that_of_repeated_draws() -> None:
-    generator = torch.Generator().manual_seed(0)
-    means, errors = [], []
-    for _ in range(300):
-        sizes = torch.randint(1, 9, (80,), generator=generator)
-        level = torch.randn(80, generator=generator).repeat_interleave(sizes).double()
-        noise = torch.randn(len(level), generator=generator).double()
-        mean, error = _mean_and_error(level + noise, torch.arange(80).repeat_interleave(sizes))
-        means.append(mean)
-        errors.append(error)
-    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.15)
+def test_one_document_in_pieces_has_no_standard_error(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "book.txt").write_text(make_text(400, seed=5))
+    corpus = CorpusSettings(documents="file", holdout=0.3)
+    prepare([tmp_path / "book.txt"], tmp_path / "data", corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
+    manifest = load_manifest(tmp_path / "data")
+    store = TokenStore([tmp_path / "data" / file.name for file in manifest.validation.files])
+    assert len(store) > 1, "parts of the book"
+    tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
+    held_out = HeldOutSet(store, tokenizer, length=32, max_tokens=10**6)
+    result = held_out.evaluate(make_model(vocab_size=tokenizer.vocab_size))
+    assert result.documents == 1
+    assert result.loss_stderr is None
+    assert result.loss_interval is None
+    assert result.loss > 0

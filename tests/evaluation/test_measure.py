@@ -20,7 +20,6 @@ from tests.tokens.families import trained
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
-from unmask.evaluation.held_out import _mean_and_error
 from unmask.evaluation.kinds import kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
 from unmask.evaluation.own_network import OwnNetwork
@@ -28,6 +27,7 @@ from unmask.evaluation.passages import PASSAGE_TOKENS, Passage, cut, passages_of
 from unmask.evaluation.questions import Answer, Question
 from unmask.evaluation.tally import Ratio
 from unmask.evaluation.text_words import Standing, hidden, standing_of, touched, uniform, word_spans
+from unmask.evaluation.uncertainty import ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.shards import ShardWriter, TokenBatch, TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -331,17 +331,22 @@ def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_p
     assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
 
 
-def test_the_ratio_and_its_error_are_those_of_tokens() -> None:
+def test_a_ratio_gathers_the_parts_of_documents() -> None:
+    """In whatever order and number of parts they come."""
     generator = np.random.default_rng(0)
     documents, losses = generator.integers(0, 9, 80), generator.random(80)
     ratio = Ratio()
     for document, loss in zip(documents.tolist(), losses.tolist(), strict=True):
         ratio.add(document, loss, 1.0)
-    mean, error = _mean_and_error(torch.from_numpy(losses), torch.from_numpy(documents))
-    assert ratio.value == pytest.approx(mean)
-    assert ratio.stderr == pytest.approx(error)
-    assert math.isnan(Ratio().value)
-    assert Ratio().stderr is None
+    whole = ratio_over_draws(
+        [losses[documents == number].sum() for number in range(9)], [(documents == number).sum() for number in range(9)]
+    )
+    assert ratio.value == pytest.approx(losses.mean())
+    assert ratio.result.stderr == pytest.approx(whole.stderr)
+    assert ratio.result.draws == 9
+    assert ratio.denominator == 80
+    assert math.isnan(Ratio().result.value)
+    assert Ratio().result.stderr is None
 
 
 def test_kinds_by_hand(tmp_path: Path) -> None:

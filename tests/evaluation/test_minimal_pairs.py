@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import tarfile
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import unmask
 from unmask.errors import CorpusError, SettingsError
 from unmask.evaluation.intervals import mean_interval, student_quantile, wilson
 from unmask.evaluation.minimal_pairs import Pair, read_pairs
-from unmask.evaluation.pair_accuracy import tally
+from unmask.evaluation.pair_accuracy import few_paradigms, tally
+from unmask.evaluation.uncertainty import ratio_over_draws
 from unmask.inference.score import score
 
 
@@ -88,8 +90,35 @@ def test_the_tally_by_hand() -> None:
     assert {name: found.accuracy for name, found in result.phenomena.items()} == {"a": 2 / 3, "b": 0.5}
     assert {name: found.accuracy for name, found in result.paradigms.items()} == {"a1": 1.0, "a2": 0.0, "b": 0.5}
     assert result.phenomena["a"].pairs == 3
-    low, high = result.overall.interval
-    assert 0 < low < 0.625 < high < 1
+    # Over three paradigms, of which a1 has two pairs: 2.5 of 4, and without one of them 0.5 of 2, 2.5 of 3, 2 of 3.
+    assert result.overall.interval_over == "paradigms"
+    assert result.overall.paradigms == 3
+    stderr = math.sqrt((0.25 - 0.625) ** 2 + (2.5 / 3 - 0.625) ** 2 + (2 / 3 - 0.625) ** 2)
+    assert ratio_over_draws([2.0, 0.0, 0.5], [2.0, 1.0, 1.0]).stderr == pytest.approx(stderr)
+    assert result.overall.interval == (0.0, 1.0), "cut: a share"
+    assert result.phenomena["b"].interval == wilson(0.5, 1)
+    assert result.phenomena["b"].interval_over == "pairs"
+    assert {name: found.interval_over for name, found in result.paradigms.items()} == dict.fromkeys(
+        ("a1", "a2", "b"), "pairs"
+    )
+
+
+def test_the_interval_is_over_paradigms() -> None:
+    """Four of them with 100 pairs each, of which a share is right: Student's interval of the shares, but for 4 / 3."""
+    shares = [0.7, 0.75, 0.72, 0.8]
+    pairs = [Pair("", "", str(number), "all", "") for number in range(4) for _ in range(100)]
+    result = tally(pairs, np.concatenate([np.where(np.arange(100) < 100 * share, 1.0, -1.0) for share in shares]))
+    usual = mean_interval(shares)
+    assert usual is not None
+    half = (usual[1] - usual[0]) / 2 * math.sqrt(4 / 3)
+    assert result.overall.interval == pytest.approx((0.7425 - half, 0.7425 + half))
+    assert result.phenomena["all"] == result.overall
+    assert "4 paradigms only" in str(few_paradigms(result.overall))
+    assert "just these" in str(few_paradigms(result.paradigms["0"]))
+    solved = tally(pairs, np.ones(400)).overall
+    assert (solved.interval, solved.interval_over) == (wilson(400, 400), "pairs"), "no spread tells nothing of chance"
+    many = tally([Pair("", "", str(n), "all", "") for n in range(20)], np.array([1.0, -1.0] * 10)).overall
+    assert few_paradigms(many) is None
 
 
 def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Path) -> None:

@@ -205,10 +205,16 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
 
 def test_mean_and_deviation_of_seeds() -> None:
     runs = [{"m": {"a": 1.0, "b": None}}, {"m": {"a": 3.0, "b": 1.0}}]
-    assert _spread("m", runs) == {"mean": {"a": 2.0, "b": None}, "deviation": {"a": pytest.approx(2**0.5), "b": None}}
+    assert _spread("m", runs) == {
+        "mean": {"a": 2.0, "b": None},
+        "deviation": {"a": pytest.approx(2**0.5), "b": None},
+        "margin": {"a": pytest.approx(12.7062, rel=1e-4), "b": None},  # Student's t with one degree, times 1
+    }
+    assert _spread("m", [runs[1]] * 2)["margin"] == {"a": None, "b": None}, "equal seeds tell nothing of chance"
     assert _spread("m", runs[:1], prefix="x_") == {
         "x_mean": {"a": 1.0, "b": None},
         "x_deviation": {"a": None, "b": None},
+        "x_margin": {"a": None, "b": None},
     }
 
 

@@ -44,7 +44,28 @@ def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
 
 def test_a_single_document_is_enough_but_has_no_error(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The king sees the queen in the garden. The dog follows the cat at sea.")
-    assert evaluate(run.model, [tmp_path / "a.txt"], rates=(0.5,))["loss_stderr"] is None
+    result = evaluate(run.model, [tmp_path / "a.txt"], rates=(0.5,))
+    assert result["loss_stderr"] is result["loss_interval"] is result["bits_per_byte_interval"] is None
+    assert result["documents"] == 1
+    assert "no standard error" in result["warning"]
+
+
+def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
+    """The passages of a long document are one; an interval is by Student's t, and few documents are warned of."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(make_text(40, seed=number).replace("\n\n", "\n").replace("\n", " "))
+    result = evaluate(run.model, [folder], max_tokens=10**6)
+    assert result["documents"] == result["predicted_documents"] == 4
+    assert "4 documents only" in result["warning"]
+    low, high = result["loss_interval"]
+    assert (low + high) / 2 == pytest.approx(result["loss"])
+    assert (high - low) / 2 > 3 * result["loss_stderr"], "few degrees of freedom"
+    assert result["perplexity_interval"] == pytest.approx((math.exp(low), math.exp(high)))
+    assert 0 <= result["accuracy_interval"][0] < result["accuracy"] < result["accuracy_interval"][1] <= 1
+    (tmp_path / "many.txt").write_text(make_text(60, seed=5))
+    assert evaluate(run.model, [tmp_path / "many.txt"])["warning"] is None
 
 
 def test_what_cannot_be_evaluated(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:

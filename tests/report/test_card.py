@@ -36,7 +36,11 @@ def test_the_header_is_what_the_hub_reads(run: unmask.Run) -> None:
 
 def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
     card, summary, manifest = card_of(run), run.summary, load_manifest(run.folder / "data")
-    assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} ± " in card
+    low, high = summary["validation_loss_interval"]
+    half = (high - low) / 2
+    assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} ± {half:.3f} |" in card
+    assert "|  | value (± 95 %, over documents) |" in card
+    assert f"On held-out text ({summary['validation_documents']} documents)" in card
     assert f"| {summary['unigram_entropy']:.3f} |" in card
     assert f"| {summary['validation_accuracy']:.1%} |" in card
     assert f"| hidden tokens | {summary['predicted_tokens']:,} |" in card
@@ -107,6 +111,10 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     """One held-out document, an objective beside masked tokens, paths, a remark, a sign that parts a table's cells."""
     summary = run.summary | {
         "validation_loss_stderr": None,
+        "validation_loss_interval": None,
+        "bits_per_byte_interval": None,
+        "validation_documents": 1,
+        "validation_warning": "there is one document",
         "objectives": {"sentence_order": {"loss": 0.5, "accuracy": 0.75, "count": 1200}},
     }
     manifest = load_manifest(run.folder / "data")
@@ -120,6 +128,8 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     )
     card = (tmp_path / "README.md").read_text()
     assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} |" in card
+    assert "On held-out text (1 document), with fixed masks" in card
+    assert "\n\nThere is one document.\n\n" in card
     assert "| sentence order: right of 1,200 | 75.0% |" in card
     assert "**It is stuck.**" in card
     assert "A strategy of its own, with static masks that are a function of seed and text:" in card

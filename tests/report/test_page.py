@@ -36,6 +36,10 @@ def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> N
     assert reader.tags.count("svg") == 4
     assert f"{run.summary['validation_loss']:.3f}" in text
     assert f"{run.summary['validation_accuracy']:.1%}" in text
+    low, high = run.summary["validation_loss_interval"]
+    documents = run.summary["validation_documents"]
+    assert f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}" in text
+    assert f"held-out loss, nats per token (± 95 %, over {documents} documents)" in text
     for part in ("Curves", "Held-out lines", "Data", "Settings", "corpus.txt", "learning_rate", "Left out: nothing"):
         assert part in text, part
     assert page.count("class=line>") >= 5

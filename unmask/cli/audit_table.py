@@ -9,6 +9,7 @@ from rich.text import Text
 
 from unmask.cli.progress import console
 from unmask.evaluation.audit import Audit
+from unmask.report.margins import NORMAL
 
 
 def show_audits(audits: Mapping[str, Audit], left_out: Mapping[str, str], followers: Sequence[str]) -> None:
@@ -20,13 +21,13 @@ def show_audits(audits: Mapping[str, Audit], left_out: Mapping[str, str], follow
         followers: Strategies that follow a model in training.
     """
     table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(("", "asked", "predicted", "mask/random/kept %", "no target", "promises")):
+    for number, name in enumerate(("", "asked", "predicted ± 95 %", "mask/random/kept %", "no target", "promises")):
         table.add_column(name, justify="left" if number in (0, 5) else "right")
     for name, entry in audits.items():
         table.add_row(
             name,
             f"{entry.expected_rate:.2%}",
-            f"{entry.rate:.2%} ± {entry.rate_stderr:.2%}",
+            f"{entry.rate:.2%} ± {NORMAL * entry.rate_stderr:.2%}",
             "/".join(f"{100 * share:.1f}" for share in entry.shares),
             f"{entry.rows_without_target / max(entry.rows, 1):.1%}",
             "[red]broken[/red]" if entry.broken else "[green]kept[/green]",

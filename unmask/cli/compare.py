@@ -80,7 +80,7 @@ def _by_recipe(result: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe")
     for figure in result["by_figure"]:
-        table.add_column(Text(figure.replace("_", " ")), justify="right")
+        table.add_column(Text(f"{figure.replace('_', ' ')} (95 %, over seeds)"), justify="right")
     for name in result["recipes"]:
         table.add_row(Text(name), *(_cell(found["recipes"].get(name)) for found in result["by_figure"].values()))
     return table
@@ -91,7 +91,7 @@ def _by_pair(result: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("pair")
     table.add_column("figure")
-    table.add_column("difference", justify="right")
+    table.add_column("difference (95 %, over seeds)", justify="right")
     table.add_column("verdict")
     for figure, found in result["by_figure"].items():
         for pair in found["differences"]:

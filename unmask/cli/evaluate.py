@@ -12,6 +12,7 @@ from unmask.cli.options import rates_of
 from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
+from unmask.report.margins import MARGIN, margin
 from unmask.training.hardware import choose_device
 
 
@@ -64,29 +65,27 @@ def run_evaluate(
         out.print(
             f"\npseudo-perplexity {result['pseudo_perplexity']:.1f} ({result['pseudo_tokens']:,} tokens, one a time)"
         )
+    if result["warning"] is not None:
+        out.print(f"\n{result['warning']}", style="yellow", markup=False, soft_wrap=True)
     return result
 
 
 def _by_rate(result: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("hidden", "loss", "accuracy", "top 5", "perplexity", "bits per byte", "tokens"):
+    table = Table(box=None, pad_edge=False, title=MARGIN, title_justify="left", title_style="dim")
+    for name in ("hidden", "loss ± 95 %", "accuracy", "top 5", "perplexity", "bits/byte ± 95 %", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     for rate, figures in result["by_rate"].items():
         bits = figures["bits_per_byte"]
         table.add_row(
             f"{float(rate):.0%}",
-            f"{figures['loss']:.3f}{_margin(figures['loss_stderr'])}",
+            f"{figures['loss']:.3f}{margin(figures['loss_interval'])}",
             f"{figures['accuracy']:.1%}",
             f"{figures['accuracy_top5']:.1%}",
             f"{figures['perplexity']:.1f}",
-            "" if bits is None else f"{bits:.3f}{_margin(figures['bits_per_byte_stderr'])}",
+            "" if bits is None else f"{bits:.3f}{margin(figures['bits_per_byte_interval'])}",
             f"{figures['predicted_tokens']:,}",
         )
     return table
-
-
-def _margin(stderr: float | None) -> str:
-    return "" if stderr is None else f" ± {stderr:.3f}"
 
 
 def _breakdown(breakdown: dict[str, dict[str, dict[str, Any]]], rate: float) -> Table:

@@ -91,15 +91,25 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
     out = console()
     several = len(summary["seeds"]) > 1
     table = Table(box=None, pad_edge=False)
-    for name in ("", "best model", *(["mean", "deviation"] if several else []), *(["test"] * ("test_mean" in summary))):
+    mean = ["mean (± 95 %, over seeds)"] if several else []
+    for name in ("", "best model", *mean, *(["test"] * ("test_mean" in summary))):
         table.add_column(name, justify="left" if not name else "right")
     for name, value in summary["metrics"].items():
-        spread = [summary["mean"][name], summary["deviation"][name]] if several else []
-        test = [summary["test_metrics"][name]] if "test_metrics" in summary else []
-        shown = ["undefined" if number is None else f"{number:.3f}" for number in (value, *spread, *test)]
-        table.add_row(Text(name.replace("_", " ")), *shown)
+        test = [_number(summary["test_metrics"][name])] if "test_metrics" in summary else []
+        means = [_mean(summary, name)] if several else []
+        table.add_row(Text(name.replace("_", " ")), _number(value), *means, *test)
     out.print()
     out.print(table)
     out.print(f"\nmodel   {summary['model']}", markup=False, soft_wrap=True)
     out.print(f"report  {folder / 'report.html'}", markup=False, soft_wrap=True)
     out.print(f"\nTry it: unmask predict {summary['model']} FILE", markup=False, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def _mean(summary: dict[str, Any], name: str) -> str:
+    """Of the seeds, with half the width of its interval where they differ."""
+    margin = summary["margin"][name]
+    return _number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}")

@@ -16,6 +16,7 @@ from unmask.evaluation.held_out import HeldOut
 from unmask.pretraining.arrivals import Arrivals
 from unmask.pretraining.predictions import Line
 from unmask.pretraining.pretrain import Run
+from unmask.report.margins import documents, margin
 from unmask.training.loop import StepReport
 
 LINE_SECONDS = 15.0
@@ -209,14 +210,18 @@ def show_summary(run: Run) -> None:
     out = console()
     out.print()
     for name, value in (
-        ("held-out loss", f"{s['validation_loss']:.3f} nats per predicted token"),
+        (
+            "held-out loss",
+            f"{s['validation_loss']:.3f}{margin(s['validation_loss_interval'])} nats per predicted token",
+        ),
         (
             "",
             f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
             f"({s['unigram_entropy']:.3f})",
         ),
         ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
-        ("bits per byte", f"{s['bits_per_byte']:.3f}"),
+        ("bits per byte", f"{s['bits_per_byte']:.3f}{margin(s['bits_per_byte_interval'])}"),
+        *([] if s["validation_loss_interval"] is None else [("", f"± 95 %, over {documents(s)} held out")]),
         *(
             (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
             for name, figures in s["objectives"].items()
@@ -228,4 +233,6 @@ def show_summary(run: Run) -> None:
         ("report", str(run.folder / "report.html")),
     ):
         out.print(f"{name:<14} {value}", markup=False, soft_wrap=True)
+    if s["validation_warning"] is not None:
+        out.print(f"\n{s['validation_warning']}", style="yellow", markup=False, soft_wrap=True)
     out.print(f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."', markup=False, soft_wrap=True)

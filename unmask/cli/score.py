@@ -29,14 +29,24 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
     table.add_column("phenomenon")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")
+    table.add_column("over")
     for name, accuracy in result["phenomena"].items():
-        table.add_row(Text(name), f"{accuracy:.1%}", _interval(result["phenomena_intervals"][name]))
-    table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), style="bold")
+        found = result["by_phenomenon"][name]
+        table.add_row(Text(name), f"{accuracy:.1%}", _interval(found["interval"]), _over(found, found["paradigms"]))
+    over = _over(result, result["num_paradigms"])
+    table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), over, style="bold")
     console().print(table)
     console().print(
         f"{result['pairs']:,} pairs, {result['ties']:,} ties (one half each); 50 % is chance", style="dim", markup=False
     )
+    if result["warning"] is not None:
+        console().print(result["warning"], style="yellow", markup=False, soft_wrap=True)
     return result
+
+
+def _over(found: dict[str, Any], paradigms: int) -> str:
+    """What an interval takes as drawn, and how many of it."""
+    return f"{paradigms:,} paradigms" if found["interval_over"] == "paradigms" else f"{found['pairs']:,} pairs"
 
 
 def _interval(interval: list[float]) -> str:

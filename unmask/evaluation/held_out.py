@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch.nn import functional
 from unmask.errors import DataError
 from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.questions import chunk_of
+from unmask.evaluation.uncertainty import ratio_over_draws
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
 from unmask.masking.settings import MaskingSettings
@@ -58,18 +59,25 @@ class HeldOut:
 
     Attributes:
         loss: Mean cross-entropy.
-        loss_stderr: Its standard error, over segments (documents, or pieces of long ones).
+        loss_stderr: Its standard error over source documents, whatever they were cut into; None where there is none.
+        loss_interval: That holds the mean over such documents in 95 of 100 cases, by Student's t; see
+            `unmask.evaluation.uncertainty`.
         accuracy: Share of the predicted tokens whose most likely token is right.
         bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
+        bits_per_byte_interval: As for the loss.
         predicted_tokens: How many there were.
+        documents: In how many source documents they stand.
         objectives: Figures of other objectives, by name, where the model was trained on them.
     """
 
     loss: float
-    loss_stderr: float
+    loss_stderr: float | None
+    loss_interval: tuple[float, float] | None
     accuracy: float
     bits_per_byte: float
+    bits_per_byte_interval: tuple[float, float] | None
     predicted_tokens: int
+    documents: int
     objectives: Mapping[str, Figures] = field(default_factory=dict)
 
     @property
@@ -99,6 +107,7 @@ class HeldOutSet:
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
         masker = fixed_masker(tokenizer, rate)
         self.batches: list[tuple[Rows, MaskedRows]] = []
+        documents: list[NDArray[np.int64]] = []  # of each target
         self.num_tokens = 0
         seen: Counter[int] = Counter()
         for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
@@ -106,12 +115,16 @@ class HeldOutSet:
                 break
             self.num_tokens += batch.num_tokens
             rows = keyed_by_content(batch.rows, seen)
-            self.batches.append((rows, masker(rows)))
+            masked = masker(rows)
+            self.batches.append((rows, masked))
+            assert batch.documents is not None, "the rows are of a store"
+            documents.append(_documents_of(rows, predicted_positions(masked.labels), batch.documents))
         if not len(self.targets()):
             raise DataError(
                 f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
                 "of it out with --set corpus.holdout=0.2"
             )
+        self._document_N = np.unique(np.concatenate(documents), return_inverse=True)[1]  # counted from 0
 
     def targets(self) -> NDArray[np.int64]:
         """The ids of all predicted tokens."""
@@ -121,13 +134,32 @@ class HeldOutSet:
     @torch.no_grad()
     def evaluate(self, model: MaskedLM) -> HeldOut:
         """Evaluates a model, which is in evaluation mode meanwhile."""
-        device = model.encoder.tokens.device
         was_training = model.training
         model.eval()
-        correct = num_bytes = 0.0
+        losses_N, right_N = (torch.cat(parts).numpy() for parts in zip(*self._answers(model), strict=True))
+        model.train(was_training)
+        losses_G, right_G, bytes_G, tokens_G = (
+            np.bincount(self._document_N, weights=weights)
+            for weights in (losses_N, right_N, self.token_bytes.numpy()[self.targets()], None)
+        )
+        loss = ratio_over_draws(losses_G, tokens_G)
+        bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
+        return HeldOut(
+            loss=loss.value,
+            loss_stderr=loss.stderr,
+            loss_interval=loss.interval,
+            accuracy=float(right_G.sum() / tokens_G.sum()),
+            bits_per_byte=float(losses_G.sum() / math.log(2.0) / max(bytes_G.sum(), 1.0)),
+            bits_per_byte_interval=bits.interval,
+            predicted_tokens=len(losses_N),
+            documents=loss.draws,
+        )
+
+    def _answers(self, model: MaskedLM) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of some targets at a time: the losses, and which are predicted right."""
+        device = model.encoder.tokens.device
         size = chunk_of(model.config.vocab_size)
-        losses, segments = [], []  # of each target; which segment it stands in
-        for number, (rows, masked) in enumerate(self.batches):
+        for rows, masked in self.batches:
             positions = predicted_positions(masked.labels)
             targets = masked.labels.flatten()[positions]
             hidden_TD = model.encoder(
@@ -137,35 +169,16 @@ class HeldOutSet:
             ).flatten(0, 1)
             for at, right in zip(positions.split(size), targets.split(size), strict=True):
                 logits = model.predict(hidden_TD, at.to(device)).float()
-                losses.append(functional.cross_entropy(logits, right.to(device), reduction="none").double().cpu())
-                correct += float((logits.argmax(-1).cpu() == right).sum())
-            segments.append((positions // rows.shape[1] << 32) + rows.segment_ids.flatten()[positions] + (number << 48))
-            num_bytes += float(self.token_bytes[targets].sum())
-        model.train(was_training)
-        loss, stderr = _mean_and_error(torch.cat(losses), torch.cat(segments))
-        count = sum(len(part) for part in losses)
-        return HeldOut(
-            loss=loss,
-            loss_stderr=stderr,
-            accuracy=correct / count,
-            bits_per_byte=loss * count / math.log(2.0) / max(num_bytes, 1.0),
-            predicted_tokens=count,
-        )
+                losses = functional.cross_entropy(logits, right.to(device), reduction="none")
+                yield losses.double().cpu(), logits.argmax(-1).cpu() == right
 
 
-def _mean_and_error(losses_N: Tensor, segments_N: Tensor) -> tuple[float, float]:
-    """Mean over tokens, and its standard error with segments as the independent draws (a ratio estimate).
-
-    Source: Cochran 1977, Sampling Techniques, section 2.11.
-    """
-    mean = losses_N.mean()
-    _, index_N = torch.unique(segments_N, return_inverse=True)
-    num_segments = int(index_N.max()) + 1
-    if num_segments < 2:
-        return float(mean), math.nan
-    residuals = torch.zeros(num_segments, dtype=torch.float64).scatter_add_(0, index_N, losses_N - mean)
-    variance = residuals.square().sum() * num_segments / (num_segments - 1) / len(losses_N) ** 2
-    return float(mean), float(variance.sqrt())
+def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The source document of each position [N] of the flattened rows, of the documents of all segments, row by row."""
+    num_segments = rows.segment_ids.amax(dim=1) + 1
+    before = num_segments.cumsum(0) - num_segments
+    segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
+    return documents[segment_N.numpy()]
 
 
 def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:

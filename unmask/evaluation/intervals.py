@@ -54,6 +54,21 @@ def student_quantile(probability: float, degrees: int) -> float:
         probability: In [0.5, 1).
         degrees: Of freedom, at least 1.
     """
+    return _quantile(probability, degrees)
+
+
+def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Half the width of an interval by Student's t.
+
+    Args:
+        stderr: Standard error of the figure.
+        degrees: Of freedom of the standard error, at least 1; need not be whole.
+        confidence: Of 1.
+    """
+    return stderr * _quantile(0.5 + confidence / 2, degrees)
+
+
+def _quantile(probability: float, degrees: float) -> float:
     angle = np.linspace(0.0, math.pi / 2, 200_001)
     density = np.cos(angle) ** (degrees - 1)
     steps = (density[1:] + density[:-1]) / 2

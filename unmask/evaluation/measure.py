@@ -17,6 +17,7 @@ from unmask.evaluation.pseudo import one_by_one, with_special
 from unmask.evaluation.questions import Answer, Network, Question, ask
 from unmask.evaluation.tally import Breakdown, Ratio
 from unmask.evaluation.text_words import hidden, uniform
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.tokens.tokenizer import Tokenizer
 
 SEED = 20181011  # fixed for ever, so that numbers of different models compare
@@ -225,15 +226,28 @@ def _asked(network: Network, items: Iterable[tuple[Question, Where]]) -> Iterato
 
 def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
     """The figures of a rate, as `--json` prints them."""
+    loss, accuracy, top5, bytewise = (
+        ratio.result for ratio in (figures.loss, figures.accuracy, figures.accuracy_top5, bits)
+    )
     return {
-        "loss": figures.loss.value,
-        "loss_stderr": figures.loss.stderr,
-        "accuracy": figures.accuracy.value,
-        "accuracy_top5": figures.accuracy_top5.value,
-        "perplexity": math.exp(min(figures.loss.value, 700.0)),
-        "bits_per_byte": bits.value if bits.denominator else None,
-        "bits_per_byte_stderr": bits.stderr,
+        "loss": loss.value,
+        "loss_stderr": loss.stderr,
+        "loss_interval": plain_interval(loss.interval),
+        "accuracy": accuracy.value,
+        "accuracy_interval": plain_interval(accuracy.share_interval),
+        "accuracy_top5": top5.value,
+        "accuracy_top5_interval": plain_interval(top5.share_interval),
+        "perplexity": _exp(loss.value),
+        "perplexity_interval": None if loss.interval is None else [_exp(bound) for bound in loss.interval],
+        "bits_per_byte": bytewise.value if bits.denominator else None,
+        "bits_per_byte_stderr": bytewise.stderr,
+        "bits_per_byte_interval": plain_interval(bytewise.interval),
         "predicted_tokens": int(figures.loss.denominator),
         "predicted_bytes": int(bits.denominator),
+        "predicted_documents": loss.draws,
         "breakdown": {name: breakdown.figures() for name, breakdown in figures.breakdown.items()},
     }
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from unmask.evaluation.intervals import wilson
 from unmask.evaluation.minimal_pairs import Pair
 from unmask.evaluation.pseudo import Form, pseudo_log_likelihoods
 from unmask.evaluation.questions import Network
+from unmask.evaluation.uncertainty import FEW, ratio_over_draws
 from unmask.tokens.tokenizer import Tokenizer
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change
@@ -24,15 +26,21 @@ class Accuracy:
 
     Attributes:
         accuracy: Of the pairs; ties are one half.
-        interval: That holds the true accuracy on such pairs in 95 of 100 cases (Wilson's). It tells of the choice of
-            pairs, and not of the training's seed.
+        interval: That holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
+        interval_over: What it takes as drawn: `paradigms`, by Student's t (`unmask.evaluation.uncertainty`), since the
+            pairs of a paradigm are made from one pattern and stand or fall together; `pairs` of a single paradigm, or
+            of paradigms that all came out the same, by Wilson's interval, which speaks of other pairs of just these
+            paradigms.
         pairs: How many.
+        paradigms: Of how many paradigms.
         ties: How many of them are told neither way.
     """
 
     accuracy: float
     interval: tuple[float, float]
+    interval_over: Literal["paradigms", "pairs"]
     pairs: int
+    paradigms: int
     ties: int
 
 
@@ -106,18 +114,41 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult
         differences: [num_pairs]: score of the right sentence minus that of the wrong one.
     """
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
+    paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
     return PairResult(
-        _accuracy(points),
-        _by_name([pair.phenomenon for pair in pairs], points),
-        _by_name([pair.paradigm for pair in pairs], points),
+        _accuracy(points, paradigm),
+        _by_name([pair.phenomenon for pair in pairs], points, paradigm),
+        _by_name([pair.paradigm for pair in pairs], points, paradigm),
     )
 
 
-def _by_name(names: list[str], points: NDArray[np.float64]) -> dict[str, Accuracy]:
+def few_paradigms(found: Accuracy) -> str | None:
+    """What must be said where an accuracy rests on few paradigms; None where it rests on enough."""
+    if found.interval_over == "pairs":
+        return "the interval is over pairs of just these paradigms: of others it tells nothing"
+    if found.paradigms < FEW:
+        return (
+            f"there are {found.paradigms} paradigms only: the interval over them is wide, and less reliable than with "
+            f"{FEW} or more"
+        )
+    return None
+
+
+def _by_name(names: list[str], points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> dict[str, Accuracy]:
     known = np.array(names)
-    return {name: _accuracy(points[known == name]) for name in sorted(set(names))}
+    return {name: _accuracy(points[known == name], paradigm[known == name]) for name in sorted(set(names))}
 
 
-def _accuracy(points: NDArray[np.float64]) -> Accuracy:
+def _accuracy(points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> Accuracy:
+    """Of some pairs, by the number of the paradigm of each."""
     won, count = float(points.sum()), len(points)
-    return Accuracy(won / count, wilson(won, count), count, int((points == 0.5).sum()))
+    found = ratio_over_draws(np.bincount(paradigm, weights=points), np.bincount(paradigm))
+    interval = found.share_interval
+    return Accuracy(
+        accuracy=won / count,
+        interval=wilson(won, count) if interval is None else interval,
+        interval_over="pairs" if interval is None else "paradigms",
+        pairs=count,
+        paradigms=found.draws,
+        ties=int((points == 0.5).sum()),
+    )

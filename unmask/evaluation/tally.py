@@ -1,20 +1,18 @@
-"""Adding up what was measured: ratios with their standard errors over documents, and breakdowns."""
+"""Adding up what was measured: ratios by document, and breakdowns."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.evaluation.uncertainty import Uncertain, ratio_over_draws
+
 
 class Ratio:
-    """A sum divided by another, such as losses by tokens, with documents as the independent draws.
-
-    Source of the standard error: Cochran 1977, Sampling Techniques, section 2.11.
-    """
+    """A sum divided by another, such as losses by tokens, with documents as the independent draws."""
 
     def __init__(self) -> None:
         self._sums: dict[int, list[float]] = {}
@@ -33,17 +31,13 @@ class Ratio:
     @property
     def value(self) -> float:
         """The ratio; not a number where nothing was counted."""
-        below = self.denominator
-        return sum(sums[0] for sums in self._sums.values()) / below if below else math.nan
+        return self.result.value
 
     @property
-    def stderr(self) -> float | None:
-        """The standard error of the ratio; None where there are fewer than two documents."""
-        used = np.array([sums for sums in self._sums.values() if sums[1] > 0.0]).reshape(-1, 2)
-        if len(used) < 2:
-            return None
-        residuals = used[:, 0] - self.value * used[:, 1]
-        return math.sqrt(float(np.square(residuals).sum()) * len(used) / (len(used) - 1)) / float(used[:, 1].sum())
+    def result(self) -> Uncertain:
+        """The ratio, and how sure it is."""
+        sums = np.array(list(self._sums.values())).reshape(-1, 2)
+        return ratio_over_draws(sums[:, 0], sums[:, 1])
 
 
 class Breakdown:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from unmask.evaluation.intervals import mean_interval
 from unmask.files import write_atomically
 from unmask.finetuning.files import Files
 from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
@@ -220,13 +221,19 @@ class Runs:
 
 
 def _spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:
-    """Mean and deviation of the sample over the runs; None where a run has no value, or there is one run only."""
+    """Mean over the runs, deviation of the sample, and half the width of the mean's 95 % interval (Student's t).
+
+    None where a run has no value, or there is one run only; the width also where all runs have the same value.
+    """
     means: Metrics = {}
     deviations: Metrics = {}
+    margins: Metrics = {}
     for name in runs[0][key]:
         values = [run[key][name] for run in runs]
         known = [value for value in values if value is not None]
         whole = len(known) == len(values)
         means[name] = statistics.fmean(known) if whole else None
         deviations[name] = statistics.stdev(known) if whole and len(known) > 1 else None
-    return {f"{prefix}mean": means, f"{prefix}deviation": deviations}
+        interval = mean_interval(known) if whole else None
+        margins[name] = None if interval is None else (interval[1] - interval[0]) / 2
+    return {f"{prefix}mean": means, f"{prefix}deviation": deviations, f"{prefix}margin": margins}

@@ -17,6 +17,7 @@ from unmask.evaluation.held_out import RATE
 from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
 from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text, share_of_text
+from unmask.evaluation.uncertainty import few_documents, plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
@@ -57,14 +58,16 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         notify: Told what is done, how many tokens of it, and of how many.
 
     Returns:
-        `loss` (nats per predicted token), `loss_stderr` (over documents), `accuracy`, `accuracy_top5`, `perplexity`,
-        `bits_per_byte`, `bits_per_byte_stderr`, `predicted_tokens`, `predicted_bytes` and `breakdown` (by
-        `word_frequency`, `word_pieces`, `piece` and, where the text is annotated, `part_of_speech`) at the first rate,
-        and all of them in `by_rate`; `pseudo_perplexity`, `pseudo_log_loss`, `pseudo_log_loss_stderr`,
-        `pseudo_tokens`; `tokens` and `documents` that were looked at, `share` (of the text that these are, about),
-        `columns` (of tables, by the path of each: where its text stands), `masks`, `length`; `words` (`text`, or
-        `tokenizer` where data is prepared, in which case bits per byte compare between models with the same tokenizer
-        only) and `crossing_tokens` (share of the tokens that stand on several words of the text).
+        `loss` (nats per predicted token), `accuracy`, `accuracy_top5`, `perplexity`, `bits_per_byte`; for each of them
+        the 95 % interval over source documents by Student's t (`loss_interval` and so on; None where there is none),
+        and `loss_stderr` and `bits_per_byte_stderr`, see `unmask.evaluation.uncertainty`; `predicted_tokens`,
+        `predicted_bytes`, `predicted_documents` and `breakdown` (by `word_frequency`, `word_pieces`, `piece` and, where
+        the text is annotated, `part_of_speech`) at the first rate, and all of them in `by_rate`; `pseudo_perplexity`,
+        `pseudo_log_loss`, `pseudo_log_loss_stderr`, `pseudo_log_loss_interval`, `pseudo_tokens`; `warning` (where there
+        are few documents; None else); `tokens` and `documents` that were looked at, `share` (of the text that these
+        are, about), `columns` (of tables, by the path of each: where its text stands), `masks`, `length`; `words`
+        (`text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with the same
+        tokenizer only) and `crossing_tokens` (share of the tokens that stand on several words of the text).
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
@@ -82,8 +85,9 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
     return {
-        **next(iter(by_rate.values())),
+        **(first := next(iter(by_rate.values()))),
         "by_rate": by_rate,
+        "warning": few_documents(first["predicted_documents"]),
         **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
         "tokens": text.tokens,
         "documents": len({passage.document for passage in text.passages}),
@@ -135,11 +139,12 @@ def _at_rate(measured: Callable[[str, int], Measured], text: _Text, rate: float,
 
 def _pseudo(measured: Measured, text: _Text, max_tokens: int) -> dict[str, Any]:
     losses = measure_pseudo(measured, text.passages, max_tokens)
-    some = losses.denominator > 0
+    found, some = losses.result, losses.denominator > 0
     return {
-        "pseudo_perplexity": math.exp(min(losses.value, 700.0)) if some else None,
-        "pseudo_log_loss": losses.value if some else None,
-        "pseudo_log_loss_stderr": losses.stderr,
+        "pseudo_perplexity": math.exp(min(found.value, 700.0)) if some else None,
+        "pseudo_log_loss": found.value if some else None,
+        "pseudo_log_loss_stderr": found.stderr,
+        "pseudo_log_loss_interval": plain_interval(found.interval),
         "pseudo_tokens": int(losses.denominator),
     }
 

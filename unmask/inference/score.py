@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.evaluation.minimal_pairs import read_pairs
-from unmask.evaluation.pair_accuracy import Accuracy, score_pairs
+from unmask.evaluation.pair_accuracy import Accuracy, few_paradigms, score_pairs
 from unmask.evaluation.pseudo import checked_form
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
@@ -34,8 +34,10 @@ def score(
         notify: Told what is done, how many tokens of it, and of how many.
 
     Returns:
-        `accuracy` over all pairs, ties one half, `interval` (95 %), `pairs`, `ties`, `phenomena` (name to accuracy),
-        `phenomena_intervals`, `paradigms` (name to accuracy, interval, pairs and ties), `form`.
+        `accuracy` over all pairs, ties one half, `interval` (95 %), `interval_over` (`paradigms`, or `pairs` where
+        there is one paradigm), `pairs`, `ties`, `phenomena` (name to accuracy), `phenomena_intervals`, `paradigms` and
+        `by_phenomenon` (name to accuracy, interval, what it is over, and the numbers of pairs, paradigms and ties),
+        `warning` (where there are few paradigms; None else), `form`.
 
     Raises:
         UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
@@ -57,8 +59,11 @@ def score(
     result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=told)
     return {
         **_plain(result.overall),
+        "num_paradigms": result.overall.paradigms,
         "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
         "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
+        "by_phenomenon": {name: _plain(found) for name, found in result.phenomena.items()},
+        "warning": few_paradigms(result.overall),
         "paradigms": {name: _plain(found) for name, found in result.paradigms.items()},
         "form": known,
     }

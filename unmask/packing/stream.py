@@ -72,12 +72,15 @@ class Batch(NamedTuple):
         epoch: The epoch that all of them belong to.
         num_tokens: Tokens of text in them, without special tokens and padding.
         cursor: The place behind them.
+        documents: [num_segments], int64: number of the document that each segment is of (of a pair, its first half),
+            row by row; None where the rows are of no store.
     """
 
     rows: Rows
     epoch: int
     num_tokens: int
     cursor: Cursor
+    documents: NDArray[np.int64] | None = None
 
 
 class RowStream:
@@ -165,7 +168,8 @@ class RowStream:
             rows += taken
             cursor = self._advance(cursor, len(taken), len(window))
         num_tokens = sum(fragment.length for fragment in _fragments(rows))
-        return Batch(self.assemble(rows, length), epoch, num_tokens, cursor)
+        pieces = [segment.parts[0].piece for segments in rows for segment in segments]
+        return Batch(self.assemble(rows, length), epoch, num_tokens, cursor, self.store.document[pieces])
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:

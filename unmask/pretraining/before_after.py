@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from unmask.evaluation.held_out import HeldOut, HeldOutSet
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.files import read_object, write_atomically
 from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.pretraining.old_text import open_old_text
@@ -14,7 +15,10 @@ from unmask.pretraining.start import FACTS
 from unmask.pretraining.watch import Watch
 from unmask.training.state import TrainState
 
-_FIGURES = ("loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens")
+_FIGURES = (
+    "loss", "loss_stderr", "loss_interval", "accuracy", "perplexity", "bits_per_byte", "bits_per_byte_interval",
+    "predicted_tokens", "documents",
+)  # fmt: skip
 
 
 class BeforeAfter:
@@ -71,4 +75,5 @@ class BeforeAfter:
 def _plain(result: HeldOut) -> dict[str, Any]:
     """The figures as JSON takes them."""
     values = {name: getattr(result, name) for name in _FIGURES}
+    values |= {name: plain_interval(values[name]) for name in ("loss_interval", "bits_per_byte_interval")}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}

@@ -84,9 +84,12 @@ class MetricsFile:
                 "step": step,
                 "seconds": round(seconds, 3),
                 "validation_loss": result.loss,
+                "validation_loss_stderr": result.loss_stderr,
+                "validation_loss_interval": result.loss_interval,
                 "validation_accuracy": result.accuracy,
                 "bits_per_byte": result.bits_per_byte,
                 "predicted_tokens": result.predicted_tokens,
+                "documents": result.documents,
                 "final": final,
                 **({"objectives": {n: asdict(f) for n, f in result.objectives.items()}} if result.objectives else {}),
             }

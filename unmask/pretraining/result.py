@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import torch
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.evaluation.plateau import explain_plateau, on_plateau
+from unmask.evaluation.uncertainty import few_documents, plain_interval
 from unmask.files import read_object, write_atomically, writing
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
@@ -128,13 +128,17 @@ def _summary(
         "seconds": state.seconds,
         "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
         "validation_loss": result.loss,
-        "validation_loss_stderr": None if math.isnan(result.loss_stderr) else result.loss_stderr,
+        "validation_loss_stderr": result.loss_stderr,
+        "validation_loss_interval": plain_interval(result.loss_interval),
         "validation_accuracy": result.accuracy,
         "validation_perplexity": result.perplexity,
         "predicted_tokens": result.predicted_tokens,
+        "validation_documents": result.documents,
+        "validation_warning": few_documents(result.documents),
         "unigram_entropy": entropy,
         "on_plateau": on_plateau(result.loss, entropy),
         "bits_per_byte": result.bits_per_byte,
+        "bits_per_byte_interval": plain_interval(result.bits_per_byte_interval),
         "objectives": {name: asdict(figures) for name, figures in result.objectives.items()},
         "best_step": None if state.best is None else state.best.step,
         "data_fingerprint": data.manifest.fingerprint,

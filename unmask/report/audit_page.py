@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.files import write_atomically
+from unmask.report.margins import NORMAL
 from unmask.report.page import STYLE
 from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
 
@@ -117,7 +118,7 @@ def _table(audits: Mapping[str, Audited]) -> str:
         for name in (
             "strategy",
             "asked",
-            "predicted",
+            "predicted (± 95 %, over pieces)",
             "masks",
             "random",
             "unchanged",
@@ -127,7 +128,7 @@ def _table(audits: Mapping[str, Audited]) -> str:
     )
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class=number>{a.expected_rate:.2%}</td>"
-        f"<td class=number>{a.rate:.2%} ± {a.rate_stderr:.2%}</td>"
+        f"<td class=number>{a.rate:.2%} ± {NORMAL * a.rate_stderr:.2%}</td>"
         + "".join(f"<td class=number>{share:.1%}</td>" for share in a.shares)
         + f"<td class=number>{a.rows_without_target:,} of {a.rows:,}</td>"
         + f"<td>{'broken' if a.broken else 'kept'}</td></tr>"
@@ -141,9 +142,9 @@ def _pairs(found: AuditedPairs | None) -> list[str]:
         return []
     (first, first_stderr), (second, second_stderr) = found.first, found.second
     return [
-        f"<p class=soft>Sentence pairs: {first:.2%} ± {first_stderr:.2%} of the tokens in first halves are predicted, "
-        f"{second:.2%} ± {second_stderr:.2%} in second halves; some in both of {found.with_both:,} of {found.pairs:,} "
-        "pairs.</p>"
+        f"<p class=soft>Sentence pairs: {first:.2%} ± {NORMAL * first_stderr:.2%} of the tokens in first halves are "
+        f"predicted, {second:.2%} ± {NORMAL * second_stderr:.2%} in second halves (± 95 %, over pairs); some in "
+        f"both of {found.with_both:,} of {found.pairs:,} pairs.</p>"
     ]
 
 
@@ -183,7 +184,7 @@ def _from_one(size: int) -> list[str]:
 
 
 def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str], *, upright: bool = False) -> str:
-    """Bars of the rate by group, with twice the binomial deviation, and the overall rate as a line.
+    """Bars of the rate by group, with binomial 95 % intervals, and the overall rate as a line.
 
     Args:
         table: [groups, 2]: tokens and targets.
@@ -195,7 +196,9 @@ def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str],
     figure, axes = new_figure()
     met = [(group, tokens, chosen) for group, (tokens, chosen) in zip(groups, table.tolist(), strict=True) if tokens]
     shares = [chosen / tokens for _, tokens, chosen in met]
-    errors = [2.0 * (share * (1.0 - share) / tokens) ** 0.5 for share, (_, tokens, _) in zip(shares, met, strict=True)]
+    errors = [
+        NORMAL * (share * (1.0 - share) / tokens) ** 0.5 for share, (_, tokens, _) in zip(shares, met, strict=True)
+    ]
     axes.bar([group for group, _, _ in met], [100 * s for s in shares], yerr=[100 * e for e in errors], color=TRAIN)
     axes.axhline(100 * rate, color=SOFT, lw=1, ls="--")
     if upright:

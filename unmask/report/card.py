@@ -12,6 +12,7 @@ import tomli_w
 from unmask.files import write_atomically
 from unmask.report.card_start import base_model, called, changed, domain_rows
 from unmask.report.card_use import how_to_use
+from unmask.report.margins import MARGIN, documents, margin, sentence
 from unmask.tokens.manifest import Manifest
 
 CARD = "README.md"
@@ -43,7 +44,7 @@ def write_card(
         f"# {title}",
         f"{_origin(summary.get('start'))}: {summary['steps']:,} steps, "
         f"{summary['tokens_seen']:,} tokens of text, {summary['seconds'] / 60:.1f} minutes on {summary['device']}.",
-        *([f"**{remark[:1].upper()}{remark[1:]}.**"] if remark else []),
+        *([f"**{sentence(remark)}**"] if remark else []),
         "## How to use it",
         how_to_use(mask_token),
         "## Data",
@@ -117,25 +118,29 @@ def _masking(masking: Mapping[str, Any]) -> str:
 
 
 def _evaluation(summary: Mapping[str, Any]) -> str:
-    error = summary["validation_loss_stderr"]
-    margin = "" if error is None else f" ± {error:.3f}"  # there is none where there is only one document
     rows = [
-        ["loss, nats per hidden token", f"{summary['validation_loss']:.3f}{margin}"],
+        [
+            "loss, nats per hidden token",
+            f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}",
+        ],
         [
             "entropy of the token frequencies (what a model without context reaches)",
             f"{summary['unigram_entropy']:.3f}",
         ],
         ["hidden tokens predicted right", f"{summary['validation_accuracy']:.1%}"],
         ["perplexity", f"{summary['validation_perplexity']:.1f}"],
-        ["bits per byte of hidden text", f"{summary['bits_per_byte']:.3f}"],
+        ["bits per byte of hidden text", f"{summary['bits_per_byte']:.3f}{margin(summary['bits_per_byte_interval'])}"],
         ["hidden tokens", f"{summary['predicted_tokens']:,}"],
     ]
     for name, figures in summary.get("objectives", {}).items():
         rows.append([f"{name.replace('_', ' ')}: right of {figures['count']:,}", f"{figures['accuracy']:.1%}"])
     parts = [
-        "On held-out text, with fixed masks of 15 % of the tokens that are the same for every strategy:",
-        _table(["", "value"], rows),
+        f"On held-out text ({documents(summary)}), with fixed masks of 15 % of the tokens that are the same for every "
+        "strategy:",
+        _table(["", f"value ({MARGIN})"], rows),
     ]
+    if summary["validation_warning"] is not None:
+        parts.append(sentence(summary["validation_warning"]))
     if compared := domain_rows(summary.get("domains") or {}):
         parts += ["Bits per byte of hidden text:", _table(["", "before", "after"], compared)]
     return "\n\n".join(parts)

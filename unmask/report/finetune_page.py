@@ -65,10 +65,11 @@ def _headline(summary: Mapping[str, Any]) -> str:
     several = len(summary["seeds"]) > 1
     cells = []
     for name, value in summary["metrics"].items():
-        spread = summary["deviation"][name]
+        spread = summary["margin"][name]
         label = name.replace("_", " ")
         if several and spread is not None:
-            label += f"; mean of the seeds {_shown(summary['mean'][name])} ± {_shown(spread)}"
+            seeds = f"{len(summary['seeds'])} seeds"
+            label += f"; mean of {seeds} {_shown(summary['mean'][name])} ± {_shown(spread)} (± 95 %, over seeds)"
         cells.append((_shown(value), label))
     cells += [(_shown(value), f"{name.replace('_', ' ')} on the test file") for name, value in _test(summary).items()]
     cells.append((f"{summary['num_parameters'] / 1e6:.3g}M", "parameters of the encoder"))

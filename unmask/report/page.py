@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from unmask.files import write_atomically
 from unmask.report import plots
 from unmask.report.domains import domains_section
+from unmask.report.margins import documents, margin, sentence
 from unmask.tokens.manifest import Manifest
 
 STYLE = """
@@ -79,7 +80,7 @@ def write_report(
         f"<h1>unmask: {escape(title)}</h1>",
         f"<p class=soft>{escape(', '.join(Path(source['path']).name for source in manifest.sources))}</p>",
         _headline(summary, gain),
-        f"<p class=remark>{escape(remark[:1].upper() + remark[1:])}.</p>" if remark else "",
+        *(f"<p class=remark>{escape(sentence(each))}</p>" for each in (remark, summary["validation_warning"]) if each),
         domains_section(summary),
         "<h2>Curves</h2><div class=curves>",
         plots.loss_curve(metrics, summary["unigram_entropy"]),
@@ -107,10 +108,16 @@ def write_report(
 
 def _headline(summary: Mapping[str, Any], gain: float) -> str:
     figures = [
-        (f"{summary['validation_loss']:.3f}", "held-out loss, nats per token"),
+        (
+            f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}",
+            f"held-out loss, nats per token ({_over(summary)})",
+        ),
         (f"{abs(gain):.2f}", f"nats {'better' if gain >= 0 else 'worse'} than word frequencies alone"),
         (f"{summary['validation_accuracy']:.1%}", "hidden tokens predicted right"),
-        (f"{summary['bits_per_byte']:.3f}", "bits per byte of hidden text"),
+        (
+            f"{summary['bits_per_byte']:.3f}{margin(summary['bits_per_byte_interval'])}",
+            f"bits per byte of hidden text ({_over(summary)})",
+        ),
         *(
             (f"{figures['accuracy']:.1%}", f"{name.replace('_', ' ')}: right of {figures['count']:,}")
             for name, figures in summary.get("objectives", {}).items()
@@ -122,6 +129,11 @@ def _headline(summary: Mapping[str, Any], gain: float) -> str:
     ]
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in figures)
     return f"<div class=figures>{cells}</div>"
+
+
+def _over(summary: Mapping[str, Any]) -> str:
+    """What ± is, where there is any."""
+    return documents(summary) if summary["validation_loss_interval"] is None else f"± 95 %, over {documents(summary)}"
 
 
 def _line(before: Sequence[Token], after: Sequence[Token]) -> str:

@@ -71,7 +71,7 @@ def test_looks_share_the_error() -> None:
     assert again.differences[0].estimate.interval == pytest.approx((-2 - half, -2 + half), abs=1e-4)
     last = compare_figures(figures, look=9)
     assert last.differences[0].better is None, "a look late takes a clearer difference"
-    assert "interval at 99.97 %" in last.verdict
+    assert "interval at 99.972 %" in last.verdict
 
 
 def test_confidence_in_words() -> None:

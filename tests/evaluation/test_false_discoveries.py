@@ -15,19 +15,13 @@ from numpy.typing import NDArray
 from unmask.evaluation.comparing import compare_figures
 from unmask.evaluation.intervals import mean_interval
 
-COMPARISONS = 4000
+COMPARISONS = 2000
 MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
 Figures = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Figures]
 """Figures of runs, [recipes, seeds]."""
 
-GROWN = {
-    "3 seeds": (3,),
-    "5 seeds": (5,),
-    "10 seeds": (10,),
-    "3, 5, 10": (3, 5, 10),
-    "2 to 10 by ones": tuple(range(2, 11)),
-}
+GROWN = {"5 seeds": (5,), "10 seeds": (10,), "3, 5, 10": (3, 5, 10), "2 to 10 by ones": tuple(range(2, 11))}
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
@@ -37,6 +31,13 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
 def lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
     """Most runs are alike, and some are much worse: a skewness of 6."""
     return 3.0 + 0.1 * rng.normal(size=shape[-1]) + 0.1 * rng.lognormal(size=shape)
+
+
+def unlike(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    """One recipe's runs are skewed, with a skewness of 6; the others' are not, and vary as much about the same mean."""
+    skewed = rng.lognormal(size=shape[-1]) - np.e**0.5
+    deviation = ((np.e - 1) * np.e) ** 0.5
+    return 3.0 + np.stack([skewed, *(deviation * rng.normal(size=shape[-1]) for _ in range(shape[0] - 1))])
 
 
 def binomial(items: int, share: float) -> Draw:
@@ -52,6 +53,7 @@ def few_undecided(items: int, undecided: int) -> Draw:
 DRAWS: dict[str, Draw] = {
     "normal": normal,
     "lognormal": lognormal,
+    "one lognormal": unlike,
     "100 items": binomial(100, 0.1),
     "300 items": binomial(300, 0.05),
     "1,000 items": binomial(1000, 0.1),
@@ -95,7 +97,7 @@ def _once_each(rng: np.random.Generator, draw: Draw, looks: Sequence[int]) -> bo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("looks", [(3,), (3, 5, 10)])
+@pytest.mark.parametrize("looks", [(5,), (3, 5, 10)])
 @pytest.mark.parametrize("draw", [normal, lognormal, DRAWS["100 items"], DRAWS["5 of 500 undecided"]])
 def test_three_recipes(draw: Draw, looks: tuple[int, ...]) -> None:
     assert shown(draw, looks, recipes=3) <= MOST
@@ -108,7 +110,7 @@ def test_shares_of_a_known_number_of_items(draw: Draw) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("looks", [(3,), (5,), (3, 5, 10)])
+@pytest.mark.parametrize("looks", [(5,), (3, 5, 10)])
 @pytest.mark.parametrize("apart", [0.0, 0.5])
 def test_four_figures(apart: float, looks: tuple[int, ...]) -> None:
     """Any false claim counts: of no figure do recipes differ, or only of the deciding one."""

@@ -96,14 +96,14 @@ def _by_pair(result: dict[str, Any]) -> Table:
     table.add_column("pair")
     table.add_column("figure")
     table.add_column("difference", justify="right")
-    table.add_column("interval at", justify="right")
     table.add_column("verdict")
     for figure, found in result["by_figure"].items():
         for pair in found["differences"]:
             verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
             names = Text(f"{pair['first']} - {pair['second']}")
-            marked = Text(f"exploratory: {verdict}" if found["exploratory"] else verdict)
-            table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), percent(found["confidence"]), marked)
+            if found.get("exploratory"):
+                verdict = f"exploratory, at {percent(found['confidence'])}: {verdict}"
+            table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), Text(verdict))
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import NormalDist, fmean, stdev, variance
+from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 
@@ -67,7 +67,9 @@ def shares_interval(differences: Sequence[float], items: int, confidence: float)
     if count < 2:
         return None
     mean = fmean(differences)
-    spread = max(variance(differences), 1.0 / (6.0 * items**2), abs(mean) / items)
+    spread = max(
+        math.fsum((value - mean) ** 2 for value in differences) / (count - 1), 1.0 / (6.0 * items**2), abs(mean) / items
+    )
     half = student_quantile(0.5 + confidence / 2, count - 1) * math.sqrt(spread / count)
     return mean - half, mean + half
 

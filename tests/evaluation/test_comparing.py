@@ -59,19 +59,19 @@ def test_several_recipes_widen_the_intervals() -> None:
 
 
 def test_looks_share_the_error() -> None:
-    """0.03, 0.01, 0.01 / 3, 0.01 / 6, ...: halves, sixths, twelfths of 0.02, whose sum is 1 - 1/k of it."""
+    """0.03, then a half, a sixth, a twelfth, ... of 0.015, whose sum is 1 - 1/k of it."""
     errors = [error_of_look(look) for look in range(1, 1001)]
-    assert errors[:4] == pytest.approx([0.03, 0.01, 0.01 / 3, 0.01 / 6])
-    assert sum(errors) == pytest.approx(0.05 - 0.02 / 1000)
+    assert errors[:4] == pytest.approx([0.03, 0.0075, 0.0025, 0.00125])
+    assert sum(errors) == pytest.approx(0.045 - 0.015 / 1000)
     figures = {"span": [2.0, 2.3, 2.9], "random": [4.0, 4.5, 4.7]}
     again = compare_figures(figures, look=2)
-    assert "look 2 of this comparison, interval at 99 %" in again.verdict
+    assert "look 2 of this comparison, interval at 99.25 %" in again.verdict
     assert again.differences[0].better == "span"
-    half = 0.99 * (2 / (4 * 0.995 * 0.005)) ** 0.5 * 0.2 / 3**0.5
+    half = 0.9925 * (2 / (4 * 0.99625 * 0.00375)) ** 0.5 * 0.2 / 3**0.5
     assert again.differences[0].estimate.interval == pytest.approx((-2 - half, -2 + half), abs=1e-4)
     last = compare_figures(figures, look=9)
     assert last.differences[0].better is None, "a look late takes a clearer difference"
-    assert "interval at 99.972 %" in last.verdict
+    assert "interval at 99.979 %" in last.verdict
 
 
 def test_confidence_in_words() -> None:

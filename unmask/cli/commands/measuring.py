@@ -44,7 +44,7 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     primary: Annotated[
         str | None,
         typer.Option(
-            help="What decides: loss, bits_per_byte, pairs_error, task_error. [default: loss; of a task that]"
+            help="What decides: loss, bits_per_byte, pairs_error or task_error; unless given, the task or the loss."
         ),
     ] = None,
     pairs: Annotated[str | None, typer.Option(help="Minimal pairs (BLiMP's format).")] = None,
@@ -52,7 +52,7 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     train: Annotated[str | None, typer.Option(help="What the task is learned from.")] = None,
     validation: Annotated[str | None, typer.Option(help="What the best epoch is told by.")] = None,
     test: Annotated[
-        str | None, typer.Option(help="What the task is measured on. [default: the validation file]")
+        str | None, typer.Option(help="What the task is measured on; unless given, the validation file.")
     ] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search a recipe's numbers instead, with Optuna.")] = False,
     trials: Annotated[int | None, typer.Option(help="With --tune: runs, of all processes. [default: 20]")] = None,

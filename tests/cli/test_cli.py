@@ -134,6 +134,8 @@ def test_compare(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     assert (code, "--rates x: expected numbers with commas" in err) == (2, True)
     code, _, err = main(*asked)
     assert (code, "give either minutes or steps for each run" in err) == (2, True)
+    code, _, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--primary", "bits_per_byte")
+    assert (code, "with primary = 'loss', but now it is 'bits_per_byte'" in " ".join(err.split())) == (2, True)
 
 
 def test_tune(main: Main, corpus_file: Path, tmp_path: Path) -> None:
@@ -153,6 +155,8 @@ def test_tune(main: Main, corpus_file: Path, tmp_path: Path) -> None:
         (("compare", "tiny", "mini", *asked[2:]), "--tune searches the numbers of one recipe; name one"),
         (("compare", "tiny", "mini", *asked[3:], *rates), "--trials and --search are for searching a recipe's numbers"),
         ((*asked, "--task", "tag"), "all of --task, --train and --validation"),
+        ((*asked, "--test", "x.csv"), "all of --task, --train and --validation"),
+        ((*asked, "--primary", "loss"), "--primary is for comparing; a search goes by the loss"),
     ):
         code, _, err = main(*wrong)
         assert (code, message in " ".join(err.split())) == (2, True), err

@@ -68,6 +68,10 @@ def test_differences_of_pairs() -> None:
         "a - b loss 1.000 no difference shown",
         "a - b task error 1.000 no difference shown",
     ]
+    marked = {"differences": [PAIR], "exploratory": True, "confidence": 0.99}
+    assert rows_of(_by_pair({"by_figure": {"loss": marked}}))[1:] == [
+        "a - b loss 1.000 exploratory, at 99 %: no difference shown"
+    ]
 
 
 @pytest.mark.parametrize("text", ODD)

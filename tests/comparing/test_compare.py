@@ -10,7 +10,7 @@ from tests.conftest import SMALL, make_text
 from unmask.comparing import compare as comparing
 from unmask.comparing import trials as module
 from unmask.comparing.compare import Plan, compare
-from unmask.comparing.inputs import read_inputs
+from unmask.comparing.inputs import items_of, read_inputs
 from unmask.comparing.trials import Protocol, TaskFiles, task_files
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.files import file_sha256
@@ -23,7 +23,7 @@ MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), 
 
 
 def plan(data: Path, **changes: Any) -> Plan:
-    own = {name: changes.pop(name) for name in ("recipes", "seeds") if name in changes}
+    own = {name: changes.pop(name) for name in ("recipes", "seeds", "primary") if name in changes}
     protocol = Protocol(**{"steps": 3, "settings": TINY, **changes})
     return Plan(**{"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "protocol": protocol, **own})
 
@@ -95,7 +95,8 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
     files = {name: tmp_path / name for name in contents}
     for name, (content, _, _) in contents.items():
         files[name].write_text(content)
-    task = TaskFiles(kind="classify", train=str(files["moods.tsv"]), validation=str(files["moods.tsv"]))
+    moods = str(files["moods.tsv"])
+    task = TaskFiles(kind="classify", train=moods, validation=moods)
     recipes = ("tiny", str(files["mine.toml"]))
     asked = plan(files["text.txt"], recipes=recipes, pairs=str(files["pairs.jsonl"]), task=task)
     compare(asked, tmp_path / "out")
@@ -218,6 +219,74 @@ def test_a_figure_that_is_not_defined_for_a_run_is_judged_by_the_others(
     assert "random, seed 1: error on the task is not defined; it is judged without this run" not in caplog.messages
 
 
+def drawn(name: str, _: Any, *, seed: int, **__: Any) -> dict[str, Any]:
+    """What runs come to: span's loss and bits per byte are lower, and differ a little by seed."""
+    lower = 0.0 if name == "random" else 1.0 + 0.01 * ((-1) ** seed) + 0.001 * seed
+    return {"loss": 4.0 - lower, "bits_per_byte": 3.0 - lower, "pairs_error": 0.3}
+
+
+def test_each_new_state_of_the_figures_is_a_look(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "measured_run", drawn)
+
+    def look(seeds: int) -> tuple[int, float, str]:
+        result = compare(plan(data_folder, seeds=seeds), tmp_path / "out")
+        assert json.loads((tmp_path / "out" / "result.json").read_text())["look"] == result["look"]
+        assert f"look {result['look']} of this comparison, interval at " in result["verdict"] or seeds == 1
+        return result["look"], pytest.approx(result["confidence"]), result["verdict"].partition(" ")[0]
+
+    assert look(1) == (1, 0.97, "no"), "nothing can be shown, and nothing is spent"
+    assert look(3) == (1, 0.97, "span")
+    assert look(3) == (1, 0.97, "span"), "the same figures again"
+    assert look(5) == (2, 0.9925, "span")
+    assert look(4) == (3, 0.9975, "span"), "fewer seeds are another look too"
+    assert look(5) == (2, 0.9925, "span")
+    assert look(3) == (1, 0.97, "span")
+    monkeypatch.setattr(comparing, "measured_run", lambda *a, seed, **k: drawn(*a, seed=seed + 7, **k))
+    assert look(3)[:2] == (4, 0.99875), "runs made again are other figures"
+    looks = json.loads((tmp_path / "out" / "compare.json").read_text())["looks"]
+    assert [each["seeds"] for each in looks] == [3, 5, 4, 3]
+    again = lambda *a, seed, **k: {key: v + 1e-9 for key, v in drawn(*a, seed=seed, **k).items()}  # noqa: E731
+    monkeypatch.setattr(comparing, "measured_run", again)
+    assert look(3)[0] == 1, "measured again, with other last digits"
+
+
+def test_one_figure_decides_and_is_named_beforehand(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.jsonl").write_text(PAIR)
+    pairs = str(tmp_path / "p.jsonl")
+    monkeypatch.setattr(comparing, "measured_run", drawn)
+    result = compare(plan(data_folder, seeds=5, pairs=pairs), tmp_path / "loss")
+    assert (result["figure"], result["exploratory"]) == ("loss", False)
+    assert next(iter(result["by_figure"])) == "loss", "what decides comes first"
+    bits = result["by_figure"]["bits_per_byte"]
+    assert (bits["exploratory"], bits["confidence"]) == (True, pytest.approx(1 - 0.03 / 2)), "two are exploratory"
+    assert bits["differences"][0]["better"] == "span", "since the loss tells them apart"
+    assert bits["verdict"].startswith("exploratory: span has a lower bits per byte")
+    closed = compare(plan(data_folder, seeds=5, pairs=pairs, primary="pairs_error"), tmp_path / "pairs")
+    assert closed["verdict"].startswith("no difference shown in share of wrong minimal pairs")
+    assert closed["by_figure"]["loss"]["differences"][0]["better"] is None, "what decides shows none"
+    assert closed["by_figure"]["loss"]["differences"][0]["interval"][0] > 0
+    with pytest.raises(RunError, match="with primary = 'pairs_error', but now it is 'loss'; .* goes on as it was"):
+        compare(plan(data_folder, seeds=5, pairs=pairs), tmp_path / "pairs")
+    with pytest.raises(RunError, match="with primary = 'loss', but now it is 'bits_per_byte'"):
+        compare(plan(data_folder, seeds=5, pairs=pairs, primary="bits_per_byte"), tmp_path / "loss")
+    compare(plan(data_folder, seeds=5, pairs=pairs, primary="loss"), tmp_path / "loss")
+
+
+def test_no_run_may_have_the_figure_that_decides(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | {"bits_per_byte": None})
+    result = compare(plan(data_folder, seeds=3, primary="bits_per_byte"), tmp_path / "out")
+    assert result["verdict"] == "no difference shown: no run has a value of bits per byte"
+    assert (result["recipes"], result["look"]) == ({}, 1)
+    assert result["by_figure"]["loss"]["differences"][0]["better"] is None
+    assert "looks" not in json.loads((tmp_path / "out" / "compare.json").read_text())
+
+
 def fails_always(*_: Any, **__: Any) -> Any:
     raise MemoryFullError("it does not fit")
 
@@ -232,6 +301,9 @@ def test_plans_that_cannot_be() -> None:
         ({"steps": None}, "give either minutes or steps for each run"),
         ({"seeds": 0}, "seeds: a number from 1 on, not 0"),
         ({"settings": ("training.seed=3",)}, "--set training.seed=3: runs differ by their seeds"),
+        ({"primary": "f1"}, "--primary f1: no such figure; known are loss, bits_per_byte, pairs_error, task_error"),
+        ({"primary": "pairs_error"}, "--primary pairs_error: no minimal pairs are given; name them with --pairs"),
+        ({"primary": "task_error"}, "--primary task_error: no task is given; name one with --task"),
         ({"recipes": ("tiny", "bert-base"), "base": "tiny"}, "--base is the recipe under masking strategies, and none"),
     ):
         with pytest.raises(SettingsError, match=message):
@@ -254,11 +326,65 @@ def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path, ca
         assert summary["seeds"][0]["seed"] == 0
     cut = [line for line in caplog.messages if "longer than" in line]
     assert len(cut) == 2 * len(errors), "texts that are cut off are named, of both files and for each model"
+    assert (result["figure"], result["runs"]["span"][0]["task_measured_on"]) == ("task_error", "validation")
+
+
+def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the test file every label is the other one, so what is right there is what was wrong."""
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    (tmp_path / "test.tsv").write_text(MOODS.replace("up", "x").replace("down", "up").replace("x", "down") * 2)
+    moods, test = str(tmp_path / "moods.tsv"), str(tmp_path / "test.tsv")
+    real, asked_for = module.finetune, []
+
+    def finetune(*paths: Any, **options: Any) -> Any:
+        asked_for.append((options["validation"], options["test"]))
+        return real(*paths, **options)
+
+    monkeypatch.setattr(module, "finetune", finetune)
+    task = TaskFiles(kind="classify", train=moods, validation=moods, test=test)
+    asked = plan(data_folder, seeds=1, task=task, settings=(*TINY, "finetune.epochs=2"))
+    result = compare(asked, tmp_path / "out")
+    assert asked_for == [(moods, test)] * 2
+    for name, [run] in result["runs"].items():
+        summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
+        assert run["task_error"] == pytest.approx(1.0 - summary["test_metrics"]["accuracy"])
+        assert run["task_error"] == pytest.approx(summary["metrics"]["accuracy"]), "not that of the validation file"
+        assert run["task_measured_on"] == "test"
+    (tmp_path / "test.tsv").write_text(MOODS)
+    with pytest.raises(RunError, match=r"begun with other files: .*test\.tsv has changed"):
+        compare(asked, tmp_path / "out")
+
+
+def test_of_how_many_items_figures_are_shares(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("moods.tsv", "test.tsv", "tags.conll", "pairs.jsonl", "numbers.tsv")}
+    files["moods.tsv"].write_text(MOODS)
+    files["test.tsv"].write_text(MOODS * 3)
+    files["pairs.jsonl"].write_text(PAIR * 7)
+    files["tags.conll"].write_text("The O\ncat B-animal\nsees O\nAda B-name\nByron I-name\n\nNo O\ndog B-animal\n")
+    files["numbers.tsv"].write_text("text\tlabel\n" + "".join(f"word {n}\t{n}.5\n" for n in range(9)))
+
+    def items(kind: str, file: str, *settings: str, test: str | None = None) -> dict[str, int]:
+        path = str(files[file])
+        task = TaskFiles(kind=kind, train=path, validation=path, test=None if test is None else str(files[test]))
+        return items_of(Protocol(steps=1, task=task, settings=settings))
+
+    assert items_of(Protocol(steps=1, pairs=str(files["pairs.jsonl"]))) == {"pairs_error": 7}
+    assert items("classify", "moods.tsv") == {"task_error": 16}
+    assert items("classify", "moods.tsv", test="test.tsv") == {"task_error": 48}
+    assert items("classify", "moods.tsv", "finetune.seeds=2") == {"task_error": 32}
+    assert items("tag", "tags.conll", "finetune.metric=accuracy") == {"task_error": 7}
+    assert items("tag", "tags.conll") == {"task_error": 4}, "words in entities"
+    assert items("regress", "numbers.tsv") == {}, "no shares"
 
 
 def test_what_a_task_takes() -> None:
     assert task_files(None, None, None) is None
     assert task_files("tag", "a", "b") == TaskFiles(kind="tag", train="a", validation="b")
+    assert task_files("tag", "a", "b", "c") == TaskFiles(kind="tag", train="a", validation="b", test="c")
+    with pytest.raises(SettingsError, match="all of --task, --train and --validation"):
+        task_files(None, None, None, "c")
     with pytest.raises(SettingsError, match="all of --task, --train and --validation"):
         task_files("tag", "a", None)
     with pytest.raises(SettingsError, match=r"finetune.epochs=1: no task is given; name one with --task"):

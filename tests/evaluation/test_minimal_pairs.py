@@ -12,7 +12,7 @@ import pytest
 
 import unmask
 from unmask.errors import CorpusError, SettingsError
-from unmask.evaluation.intervals import mean_interval, student_quantile, wilson
+from unmask.evaluation.intervals import items_of_shares, mean_interval, shares_interval, student_quantile, wilson
 from unmask.evaluation.minimal_pairs import Pair, read_pairs
 from unmask.evaluation.pair_accuracy import few_paradigms, tally
 from unmask.evaluation.uncertainty import ratio_over_draws
@@ -174,3 +174,27 @@ def test_students_interval_by_tables() -> None:
     assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
     assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+
+
+def test_intervals_of_shares_are_as_wide_as_items_and_steps_allow() -> None:
+    t = 4.3027 / 3**0.5
+    spread = [0.1, 0.2, 0.3]
+    assert shares_interval(spread, 1000, 0.95) == pytest.approx(mean_interval(spread)), (
+        "it varies by more than its items"
+    )
+    assert shares_interval([0.02] * 3, 100, 0.95) == pytest.approx(
+        (0.02 - t * 0.0002**0.5, 0.02 + t * 0.0002**0.5), abs=1e-5
+    )
+    assert shares_interval([0.0] * 3, 100, 0.95) == pytest.approx((-t * 0.01 / 6**0.5, t * 0.01 / 6**0.5), abs=1e-5)
+    assert shares_interval([0.1], 100, 0.95) is None
+
+
+def test_of_how_many_items_shares_are() -> None:
+    assert items_of_shares([0.93, 1 - 0.94, 0.91]) == 100
+    assert items_of_shares([3 / 872, 1 - 44 / 872, (3 / 872 + 4 / 872) / 2]) == 1744
+    assert items_of_shares([0.5, 0.25, 1.0]) == 4
+    assert items_of_shares([2.5, 0.5]) is None, "a loss"
+    assert items_of_shares([-0.5]) is None
+    assert items_of_shares([]) is None
+    rng = np.random.default_rng(0)
+    assert items_of_shares(rng.random(4).tolist()) is None, "numbers without steps"

@@ -14,6 +14,7 @@ from unmask.comparing.compare import Plan, compare
 from unmask.comparing.trials import Protocol
 from unmask.comparing.tune import TunePlan, tune
 from unmask.errors import SettingsError
+from unmask.evaluation.comparing import percent
 from unmask.pretraining.interrupt import GOES_ON, Interruption
 
 SEEDS, TRIALS = 3, 20
@@ -29,6 +30,7 @@ class Asked:
     protocol: Protocol
     out: Path
     seeds: int | None = None
+    primary: str | None = None
     trials: int | None = None
     search: tuple[str, ...] = ()
 
@@ -42,7 +44,7 @@ def run_compare(asked: Asked) -> dict[str, Any]:
     if asked.trials is not None or asked.search:
         raise SettingsError("--trials and --search are for searching a recipe's numbers; add --tune")
     seeds = SEEDS if asked.seeds is None else asked.seeds
-    plan = Plan(recipes=asked.recipes, data=asked.data, protocol=asked.protocol, seeds=seeds)
+    plan = Plan(recipes=asked.recipes, data=asked.data, protocol=asked.protocol, seeds=seeds, primary=asked.primary)
     with Interruption(GOES_ON), ConsoleReporter() as reporter:
         result = compare(plan, asked.out, reporter=reporter)
     console().print(_by_recipe(result))
@@ -63,6 +65,8 @@ def run_tune(asked: Asked) -> dict[str, Any]:
         raise SettingsError("--tune searches the numbers of one recipe; name one")
     if asked.seeds is not None:
         raise SettingsError("--seeds is for comparing; a search gives every trial the same seed")
+    if asked.primary is not None:
+        raise SettingsError("--primary is for comparing; a search goes by the loss")
     trials = TRIALS if asked.trials is None else asked.trials
     plan = TunePlan(
         recipe=asked.recipes[0], data=asked.data, protocol=asked.protocol, search=asked.search, trials=trials
@@ -81,13 +85,13 @@ def _by_recipe(result: dict[str, Any]) -> Table:
     table.add_column("recipe")
     for figure in result["by_figure"]:
         table.add_column(Text(f"{figure.replace('_', ' ')} (95 %, over seeds)"), justify="right")
-    for name in result["recipes"]:
+    for name in dict.fromkeys(name for found in result["by_figure"].values() for name in found["recipes"]):
         table.add_row(Text(name), *(_cell(found["recipes"].get(name)) for found in result["by_figure"].values()))
     return table
 
 
 def _by_pair(result: dict[str, Any]) -> Table:
-    """Paired differences over seeds: what the verdicts are on, since recipes' own intervals do not tell them apart."""
+    """Paired differences over seeds: what the verdict is on, since recipes' own intervals do not tell them apart."""
     table = Table(box=None, pad_edge=False)
     table.add_column("pair")
     table.add_column("figure")
@@ -97,6 +101,8 @@ def _by_pair(result: dict[str, Any]) -> Table:
         for pair in found["differences"]:
             verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
             names = Text(f"{pair['first']} - {pair['second']}")
+            if found.get("exploratory"):
+                verdict = f"exploratory, at {percent(found['confidence'])}: {verdict}"
             table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), Text(verdict))
     return table
 

@@ -1,14 +1,17 @@
 """Comparing recipes: each trained at equal budget with the same seeds in turn, measured alike, and judged by pairs.
 
-OUT/compare.json     what was asked for; a folder with it holds a comparison
+OUT/compare.json     what was asked for, and the looks that were taken; a folder with it holds a comparison
     data/            the text, prepared once for all, unless prepared data was given
     runs/NAME-SEED/  the runs; evaluation.json in each says what it came to or why it failed, and is written last
     result.json      figures, differences and the verdict
-    result.svg       figures with their intervals
+    result.svg       the deciding figure with its intervals
 
 Turns go seed by seed, and within a seed each recipe once, beginning with another one each time: so what the machine
 does beside falls on all of them. Stopped at any moment, the same command goes on, as long as recipes and files are what
 they were. A run that diverges or does not fit into memory has failed, and the others are judged.
+
+One figure decides, and is named before the first run. A verdict on figures that were not judged before (more seeds, or
+a run made again) is another look, and each look widens the intervals; `unmask.evaluation.comparing` says how far.
 """
 
 from __future__ import annotations
@@ -16,25 +19,30 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from unmask.comparing.folder import claim, common_data
-from unmask.comparing.inputs import check_pairs_fit, read_inputs
+from unmask.comparing.folder import claim, common_data, look_number
+from unmask.comparing.inputs import check_pairs_fit, items_of, read_inputs
 from unmask.comparing.trials import Protocol, failed_run, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
-from unmask.evaluation.comparing import Comparison, compare_figures
+from unmask.evaluation.comparing import Comparison, compare_figures, error_of_look
 from unmask.files import write_atomically
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.report.comparison import comparison_plot
 
+ASKED = "compare.json"
 FIGURES = {
     "loss": "loss",
     "bits_per_byte": "bits per byte",
     "pairs_error": "share of wrong minimal pairs",
     "task_error": "error on the task",
 }
+
+Values = dict[str, dict[str, list[float | None]]]
+"""By figure and recipe, one a seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +54,14 @@ class Plan:
         data: Files, folders or patterns of text, or one prepared folder.
         protocol: Budget and measures; the verdict is on the first of its rates.
         seeds: How many; 0, 1, ... are taken.
+        primary: The figure that decides, of `FIGURES`; None: the task's error where there is a task, else the loss.
     """
 
     recipes: tuple[str, ...]
     data: tuple[str, ...]
     protocol: Protocol
     seeds: int = 3
+    primary: str | None = None
 
     def __post_init__(self) -> None:
         """Raises: SettingsError: Something is missing, out of range or twice there."""
@@ -65,6 +75,17 @@ class Plan:
             raise SettingsError("--base is the recipe under masking strategies, and none is compared; leave it out")
         if self.seeds < 1:
             raise SettingsError(f"seeds: a number from 1 on, not {self.seeds}")
+        if self.deciding not in FIGURES:
+            raise SettingsError(f"--primary {self.primary}: no such figure; known are {', '.join(FIGURES)}")
+        if self.deciding == "pairs_error" and self.protocol.pairs is None:
+            raise SettingsError("--primary pairs_error: no minimal pairs are given; name them with --pairs")
+        if self.deciding == "task_error" and self.protocol.task is None:
+            raise SettingsError("--primary task_error: no task is given; name one with --task")
+
+    @property
+    def deciding(self) -> str:
+        """The figure that the verdict is on."""
+        return self.primary or ("loss" if self.protocol.task is None else "task_error")
 
 
 def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) -> dict[str, Any]:
@@ -72,14 +93,16 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
 
     Args:
         plan: What is compared.
-        out: Folder of the comparison; one that is there goes on, where it has the same plan (seeds may be more), and
-            recipes, text, minimal pairs and files of the task are what they were.
+        out: Folder of the comparison; one that is there goes on, where it has the same plan (seeds may be more or
+            fewer, which is another look), and recipes, text, minimal pairs and files of the task are what they were.
         reporter: Told of the progress; None logs.
 
     Returns:
-        `figure` (what the verdict is on), `recipes` (name to mean, interval and values), `differences` (first, second,
-        mean, interval), `verdict`, `by_figure` (the same for each of `loss`, `bits_per_byte` and, where they are
-        measured, `pairs_error` and `task_error`), `runs` (by recipe; with `failed`, the reason, in place of figures).
+        `figure` (what the verdict is on), `look` (its number), `recipes` (name to mean, interval and values),
+        `differences` (first, second, mean, interval, better), `confidence` (of the differences' intervals), `verdict`,
+        `exploratory` (False), `by_figure` (the same for each of `loss`, `bits_per_byte` and, where they are measured,
+        `pairs_error` and `task_error`; `exploratory` is True where a figure does not decide), `runs` (by recipe; with
+        `failed`, the reason, in place of figures).
 
     Raises:
         UnmaskError: Something cannot be trained or measured as asked, found before the first run; the folder holds
@@ -89,11 +112,12 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
     root, reporter = Path(out), reporter or LogReporter()
     recipes = {name: plan.protocol.request(name, seed=0).load() for name in plan.recipes}
     content = {
-        "asked": {key: value for key, value in asdict(plan).items() if key != "seeds"},
+        "asked": {key: value for key, value in asdict(plan).items() if key != "seeds"} | {"primary": plan.deciding},
         "recipes": {name: recipe.model_dump(mode="json") for name, recipe in recipes.items()},
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
-    claim(root, "compare.json", content, what="comparison")
+    items = items_of(plan.protocol)
+    claim(root, ASKED, content, what="comparison")
     data = common_data(plan.data, root, recipes[plan.recipes[0]], reporter)
     if data != plan.data:  # it was prepared just now
         check_pairs_fit(recipes, plan.protocol, data)
@@ -107,14 +131,12 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
     if all("failed" in run for runs in found.values() for run in runs):
         first = found[plan.recipes[0]][0]["failed"]
         raise RunError(f"{root}: every run failed, the first because of this: {first}")
-    by_figure = _judged(found, reporter)
-    result = {
-        "figure": "loss",
-        **_plain(by_figure["loss"]),
-        "by_figure": {figure: _plain(comparison) for figure, comparison in by_figure.items()},
-        "runs": found,
-    }
-    write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES["loss"]))
+    values = _values(found, reporter)
+    look = _look(root, plan, values)
+    judged = _judged(plan.deciding, values, look, items)
+    by_figure = {name: _plain(each) | {"exploratory": name != plan.deciding} for name, each in judged.items()}
+    result = {"figure": plan.deciding, "look": look, **by_figure[plan.deciding], "by_figure": by_figure, "runs": found}
+    write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES[plan.deciding]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return result
 
@@ -130,9 +152,9 @@ def _measured(
         return failed_run(name, seed, folder, str(error))
 
 
-def _judged(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter) -> dict[str, Comparison]:
-    """The figures that some run has, compared; in which run one is not defined is said."""
-    by_figure: dict[str, Comparison] = {}
+def _values(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter) -> Values:
+    """The figures that some run has, by recipe and seed; in which run one is not defined is said."""
+    by_figure: Values = {}
     for figure, what in FIGURES.items():
         values = {name: [run.get(figure) for run in runs] for name, runs in found.items()}
         for name, runs in found.items():
@@ -140,9 +162,41 @@ def _judged(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter
                 if figure in run and run[figure] is None:
                     reporter.note(f"{name}, seed {seed}: {what} is not defined; it is judged without this run")
         if any(value is not None for of_recipe in values.values() for value in of_recipe):
-            without = "failed" if figure == "loss" else f"failed or have no {what}"
-            by_figure[figure] = compare_figures(values, what=what, without=without)
+            by_figure[figure] = values
     return by_figure
+
+
+def _look(root: Path, plan: Plan, values: Values) -> int:
+    """The number of this look; where no two seeds can be judged by the deciding figure, it is not counted yet."""
+    deciding = list(values.get(plan.deciding, {}).values())
+    both = (sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in combinations(deciding, 2))
+    if max(both, default=0) < 2:
+        return 1
+    seen = {  # measured again, the last digits may be others
+        figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_recipe.items()}
+        for figure, by_recipe in values.items()
+    }
+    return look_number(root, ASKED, seen, seeds=plan.seeds)
+
+
+def _judged(deciding: str, values: Values, look: int, items: Mapping[str, int]) -> dict[str, Comparison]:
+    """All figures compared, the deciding one first: it tells of which pairs the others may show a difference."""
+    judged: dict[str, Comparison] = {}
+    for figure in sorted(values, key=lambda figure: figure != deciding):
+        what = FIGURES[figure]
+        judged[figure] = compare_figures(
+            values[figure],
+            what=what,
+            without="failed" if figure == "loss" else f"failed or have no {what}",
+            look=look,
+            items=items.get(figure),
+            exploratory=0 if figure == deciding else len(values.keys() - {deciding}),
+            open_pairs=judged[deciding].told_apart if deciding in judged else (),
+        )
+    if deciding not in judged:
+        verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
+        judged[deciding] = Comparison({}, (), 1.0 - error_of_look(look), verdict)
+    return judged
 
 
 def _label(name: str) -> str:
@@ -157,5 +211,6 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
             {"first": d.first, "second": d.second, **asdict(d.estimate), "better": d.better}
             for d in comparison.differences
         ],
+        "confidence": comparison.confidence,
         "verdict": comparison.verdict,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +55,33 @@ def claim(root: Path, file: str, content: Mapping[str, Any], *, what: str) -> No
         if any(path.name != _LOCK for path in root.iterdir()):
             raise RunError(f"{root} is not empty and holds no {what}; give another --out")
         write_atomically(root / file, json.dumps(plain, indent=1) + "\n")
+
+
+def look_number(root: Path, file: str, figures: object, *, seeds: int) -> int:
+    """Which look of a comparison this is; one that is new is written down beside what the folder is for.
+
+    To see the same figures again is the same look, also where others came between.
+
+    Args:
+        root: The folder, claimed.
+        file: Name of the file that says what it is for.
+        figures: All that is judged, as JSON can say it.
+        seeds: How many there are; for who reads the file.
+
+    Returns:
+        From 1 on.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    look = {"seeds": seeds, "figures": hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()}
+    with locked(root):
+        content = read_object(root / file, "give another --out")
+        looks = content.get("looks", [])
+        if look not in looks:
+            looks.append(look)
+            write_atomically(root / file, json.dumps({**content, "looks": looks}, indent=1) + "\n")
+    return int(looks.index(look)) + 1
 
 
 def _change(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

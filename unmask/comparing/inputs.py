@@ -14,15 +14,18 @@ from unmask.errors import SettingsError
 from unmask.evaluation.minimal_pairs import read_pairs
 from unmask.evaluation.pair_accuracy import check_lengths
 from unmask.files import file_sha256
-from unmask.finetuning.files import kind_of, read_files, settings_of
+from unmask.finetuning.files import Files, kind_of, read_files, settings_of
 from unmask.finetuning.labels import class_weights
 from unmask.finetuning.metrics import needs_packages, selecting_metric
+from unmask.finetuning.settings import FinetuneSettings
 from unmask.lexicon.lexicon import load_lexicon
+from unmask.model.task_folder import TaskInfo
 from unmask.pretraining.data import check_annotations, check_preparation, is_prepared
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.lexicon import named_lexicon
 from unmask.pretraining.start import check_tokenizer
 from unmask.recipe.recipe import Recipe
+from unmask.tasks.records import WordsRecord
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import load_manifest
 
@@ -140,15 +143,37 @@ def _pairs(protocol: Protocol) -> dict[str, str]:
 def _task(protocol: Protocol) -> dict[str, str]:
     if protocol.task is None:
         return {}
-    _check_task(protocol.task, protocol.of_finetuning)
-    return {path: file_sha256(Path(path)) for path in (protocol.task.train, protocol.task.validation)}
+    files, info, settings = _task_read(protocol.task, protocol.of_finetuning)
+    class_weights(files.train, info, settings.class_weights)
+    return {path: file_sha256(Path(path)) for path in protocol.task.paths.values()}
 
 
-def _check_task(task: TaskFiles, overrides: Sequence[str]) -> None:
-    """Reads the files as fine-tuning will."""
+def _task_read(task: TaskFiles, overrides: Sequence[str]) -> tuple[Files, TaskInfo, FinetuneSettings]:
+    """The files as fine-tuning will read them, and what it will do."""
     kind, settings = kind_of(task.kind), settings_of(overrides)
     needs_packages()
-    paths = {"train": Path(task.train), "validation": Path(task.validation)}
+    paths = {name: Path(path) for name, path in task.paths.items()}
     files, info = read_files(kind, paths, settings, lambda remark: None)  # every run says it
     selecting_metric(info, settings.metric)
-    class_weights(files.train, info, settings.class_weights)
+    return files, info, settings
+
+
+def items_of(protocol: Protocol) -> dict[str, int]:
+    """Of how many items those figures are shares that are shares, by the figure.
+
+    Of tags an item is a word; of entities a word that is in one, of fine-tuning with several seeds each item counts as
+    often as it is judged.
+
+    Raises:
+        UnmaskError: As `read_inputs`.
+    """
+    found = {} if protocol.pairs is None else {"pairs_error": len(read_pairs(Path(protocol.pairs)))}
+    if protocol.task is None or protocol.task.kind == "regress":
+        return found
+    files, info, settings = _task_read(protocol.task, protocol.of_finetuning)
+    of_entities = selecting_metric(info, settings.metric).startswith("entity_")
+    items = 0
+    for record in (files.test or files.validation).records:
+        tags = record.tags or () if isinstance(record, WordsRecord) else ("",)
+        items += sum(tag != "O" for tag in tags) if of_entities else len(tags)
+    return found | {"task_error": max(1, items) * settings.seeds}

@@ -37,24 +37,34 @@ class TaskFiles:
     Attributes:
         kind: `classify`, `regress`, `pairs`, `tag` or `answer`.
         train, validation: As for `unmask.finetune`.
+        test: What the models are compared by; None: the validation file, by which the best epoch is told too.
     """
 
     kind: str
     train: str
     validation: str
+    test: str | None = None
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The files that there are, by what they are for."""
+        given = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: path for name, path in given.items() if path is not None}
 
 
-def task_files(kind: str | None, train: str | None, validation: str | None) -> TaskFiles | None:
+def task_files(
+    kind: str | None, train: str | None, validation: str | None, test: str | None = None
+) -> TaskFiles | None:
     """A task as the options name it; None where they name none.
 
     Raises:
-        SettingsError: Some of the three are given, and not all.
+        SettingsError: Some of the options are given, and not all of the first three.
     """
-    if kind is None and train is None and validation is None:
+    if kind is None and train is None and validation is None and test is None:
         return None
     if kind is None or train is None or validation is None:
         raise SettingsError("a task to fine-tune for takes all of --task, --train and --validation")
-    return TaskFiles(kind=kind, train=train, validation=validation)
+    return TaskFiles(kind=kind, train=train, validation=validation, test=test)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +151,8 @@ def measured_run(
 
     Returns:
         What `evaluate` returns, with `name`, `seed`, `steps` and, where they are measured, `pairs_error` and
-        `task_error` (1 - the task's metric, or the metric itself where less of it is better) with `task_metric`; or
-        what `failed_run` wrote down.
+        `task_error` (1 - the task's metric on the test file, else on the validation file; or the metric itself where
+        less of it is better) with `task_metric` and `task_measured_on`; or what `failed_run` wrote down.
 
     Raises:
         UnmaskError: As `pretrain`, `evaluate`, `score` and `finetune`.
@@ -222,14 +232,15 @@ def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int, repor
         task=task.kind,
         train=task.train,
         validation=task.validation,
+        test=task.test,
         out=out,
         settings=settings,
         overwrite=out.exists(),
         reporter=_OfTask(reporter),
     ).summary
     metric = summary["metric"]
-    value = summary["mean"][metric]
+    value = summary["mean" if task.test is None else "test_mean"][metric]
     shutil.rmtree(out / "model", ignore_errors=True)
-    if value is None:
-        return {"task_error": None, "task_metric": metric}
-    return {"task_error": value if metric in LOWER_IS_BETTER else 1.0 - value, "task_metric": metric}
+    error = None if value is None else value if metric in LOWER_IS_BETTER else 1.0 - value
+    measured_on = "validation" if task.test is None else "test"
+    return {"task_error": error, "task_metric": metric, "task_measured_on": measured_on}

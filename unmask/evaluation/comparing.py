@@ -1,24 +1,36 @@
 """Which of several recipes is better, from their figures for the same seeds: paired, with intervals and a verdict.
 
 Runs with the same seed share the order of the data, so their difference varies less than they do: differences are taken
-seed by seed, and their mean has an interval by Student's t. Where more than two recipes are compared, the intervals of
-the differences are widened, so that all of them hold together in 95 of 100 cases (Bonferroni's correction).
+seed by seed, and their mean has an interval by Student's t. Whatever a comparison says is wrong in 5 of 100 comparisons
+at the most. Three things would let chance in, and each has its share of these 5:
+
+    looks     A comparison may be looked at again, with more seeds. Each look takes a part of what is left (see
+              `error_of_look`), so that looking until a difference shows does not help. The first look keeps most.
+    pairs     With more than two recipes, each pair has an equal part (Bonferroni's correction).
+    figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair that the
+              deciding figure tells apart, each figure with an equal part of what the pair had (a gatekeeper).
+
+The differences are taken for symmetric, as they are where recipes do not differ, however skewed runs are.
 
 A run that failed has no figure, and a figure may not be defined for a run. Two recipes are compared by the seeds for
 which both have one, and the verdict says how many are missing: what is left may be the luckier part of a recipe that
 often fails.
+
+Source: Lan and DeMets 1983 (spending the error over looks); Westfall and Krishen 2001 (gatekeepers).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
 from unmask.errors import SettingsError
-from unmask.evaluation.intervals import CONFIDENCE, mean_interval
+from unmask.evaluation.intervals import items_of_shares, mean_interval, shares_interval
+
+FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # of comparisons, in which a difference may be shown that is none
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,8 @@ class Estimate:
 
     Attributes:
         mean: The mean.
-        interval: That holds the true mean in 95 of 100 cases; None with one seed, or where all have the same figure.
+        interval: That holds the true mean; None with one seed, or where all have the same figure and it is not known
+            in what steps it comes.
         values: Of each seed that has one.
     """
 
@@ -42,18 +55,20 @@ class Difference:
 
     Attributes:
         first, second: Names.
-        estimate: Of the difference; its interval is widened where there are several differences.
+        estimate: Of the difference; its interval is widened for looks, pairs and figures.
+        claimable: Whether it may be shown at all.
     """
 
     first: str
     second: str
     estimate: Estimate
+    claimable: bool = True
 
     @property
     def better(self) -> str | None:
         """The recipe with the lower figure, where the interval leaves 0 out; None: no difference shown."""
         interval = self.estimate.interval
-        if interval is None or interval[0] <= 0.0 <= interval[1]:
+        if not self.claimable or interval is None or interval[0] <= 0.0 <= interval[1]:
             return None
         return self.first if interval[1] < 0.0 else self.second
 
@@ -66,15 +81,48 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Figures of several recipes, all their differences, and what they show in words."""
+    """Figures of several recipes, all their differences, and what they show in words.
+
+    Attributes:
+        recipes: Of each its mean over seeds, with a 95 % interval of its own.
+        differences: Of all pairs with a seed in common.
+        confidence: Of the differences' intervals, in (0, 1).
+        verdict: In words.
+    """
 
     recipes: dict[str, Estimate]
     differences: tuple[Difference, ...]
+    confidence: float
     verdict: str
+
+    @property
+    def told_apart(self) -> frozenset[tuple[str, str]]:
+        """Pairs that a difference is shown of."""
+        return frozenset((each.first, each.second) for each in self.differences if each.better is not None)
+
+
+def error_of_look(look: int) -> float:
+    """The share of comparisons in which a look may show a difference that is none.
+
+    0.03 the first time, then 0.0075, 0.0025, 0.00125, ... (0.015 / (k (k - 1)) for the k-th): 0.045 in all, however
+    many looks there are. That holds for numbers of seeds that were chosen beforehand. Who chooses each as is best by
+    what the looks before showed, and knows how much runs vary, gets to 0.05 in simulation; hence no more is spent.
+
+    Args:
+        look: From 1 on.
+    """
+    return FIRST_LOOK if look == 1 else LATER_LOOKS / (look * (look - 1))
 
 
 def compare_figures(
-    figures: Mapping[str, Sequence[float | None]], *, what: str = "loss", without: str = "failed"
+    figures: Mapping[str, Sequence[float | None]],
+    *,
+    what: str = "loss",
+    without: str = "failed",
+    look: int = 1,
+    items: int | None = None,
+    exploratory: int = 0,
+    open_pairs: Collection[tuple[str, str]] = (),
 ) -> Comparison:
     """Compares recipes by a figure of which less is better.
 
@@ -82,6 +130,11 @@ def compare_figures(
         figures: Of each recipe, one a seed, in the same order of seeds; None where the run has none.
         what: What the figure is called.
         without: What the verdict says of runs that have none.
+        look: How many different states of these figures were judged, this one included.
+        items: Of how many items the figures are shares; None: they are none, unless all lie in [0, 1] and are shares of
+            the same few items.
+        exploratory: How many figures are exploratory, this one among them; 0: this one decides.
+        open_pairs: Of an exploratory figure: the pairs that the deciding figure tells apart.
 
     Returns:
         What is known: recipes with a figure at the least, and differences of pairs with a seed in common.
@@ -93,16 +146,35 @@ def compare_figures(
     known = {name: [value for value in values if value is not None] for name, values in figures.items()}
     if len(figures) < 2 or len(counts) != 1 or not any(known.values()):
         raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
-    seeds = counts.pop()
-    apart = {(a, b): _differences(figures[a], figures[b]) for a, b in combinations(figures, 2)}
-    apart = {pair: values for pair, values in apart.items() if values}
-    level = 1.0 - (1.0 - CONFIDENCE) / max(1, len(apart))
-    recipes = {name: _estimate(values, CONFIDENCE) for name, values in known.items() if values}
-    differences = tuple(Difference(a, b, _estimate(values, level)) for (a, b), values in apart.items())
-    verdict = _verdict(recipes, differences, what=what, seeds=seeds)
+    seeds, pairs = counts.pop(), list(combinations(figures, 2))
+    confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
+    items = items or items_of_shares([value for values in known.values() for value in values])
+    differences = tuple(
+        Difference(a, b, _estimate(values, items, confidence), claimable=not exploratory or (a, b) in open_pairs)
+        for a, b in pairs
+        if (values := _differences(figures[a], figures[b]))
+    )
+    recipes = {
+        name: Estimate(fmean(values), mean_interval(values), tuple(values)) for name, values in known.items() if values
+    }
+    basis = f"look {look} of this comparison, {_interval(confidence, len(pairs))}"
+    verdict = _verdict(recipes, differences, what=what, seeds=seeds, basis=basis)
     missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
     lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
-    return Comparison(recipes, differences, verdict + lost)
+    marked = "exploratory: " if exploratory else ""
+    return Comparison(recipes, differences, confidence, f"{marked}{verdict}{lost}")
+
+
+def percent(confidence: float) -> str:
+    """97 %, 99.67 %, 99.9972 %: what is missing from 100 has two digits at the least."""
+    missing = 100.0 * (1.0 - confidence)
+    digits = max(0, 1 - math.floor(math.log10(missing)))
+    shown = f"{100.0 - missing:.{digits}f}"
+    return f"{shown.rstrip('0').rstrip('.') if digits else shown} %"
+
+
+def _interval(confidence: float, pairs: int) -> str:
+    return f"interval at {percent(confidence)}" if pairs == 1 else f"intervals at {percent(confidence)}: {pairs} pairs"
 
 
 def _differences(first: Sequence[float | None], second: Sequence[float | None]) -> list[float]:
@@ -111,11 +183,14 @@ def _differences(first: Sequence[float | None], second: Sequence[float | None]) 
     return [one - other for one, other in pairs if one is not None and other is not None]
 
 
-def _estimate(values: Sequence[float], confidence: float) -> Estimate:
-    return Estimate(fmean(values), mean_interval(values, confidence), tuple(values))
+def _estimate(values: Sequence[float], items: int | None, confidence: float) -> Estimate:
+    interval = mean_interval(values, confidence) if items is None else shares_interval(values, items, confidence)
+    return Estimate(fmean(values), interval, tuple(values))
 
 
-def _verdict(recipes: Mapping[str, Estimate], differences: Sequence[Difference], *, what: str, seeds: int) -> str:
+def _verdict(
+    recipes: Mapping[str, Estimate], differences: Sequence[Difference], *, what: str, seeds: int, basis: str
+) -> str:
     best = min(recipes, key=lambda name: recipes[name].mean)
     if not differences:
         return f"no difference shown: no two recipes have a {what} of the same seed ({best} has the lowest {what})"
@@ -123,7 +198,7 @@ def _verdict(recipes: Mapping[str, Estimate], differences: Sequence[Difference],
         return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
     shown = [difference for difference in differences if difference.better is not None]
     if not shown:
-        found = f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean)"
+        found = f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis})"
         steady = any(difference.is_steady for difference in differences)
         return f"{found}; the same difference for every seed says nothing of chance" if steady else found
     sentences = []
@@ -138,4 +213,4 @@ def _verdict(recipes: Mapping[str, Estimate], differences: Sequence[Difference],
         )
     rest = len(differences) - len(shown)
     others = f"; no difference shown in {rest} other {'pairs' if rest > 1 else 'pair'}" if rest else ""
-    return f"{'; '.join(sentences)}{others} ({seeds} seeds)"
+    return f"{'; '.join(sentences)}{others} ({seeds} seeds; {basis})"

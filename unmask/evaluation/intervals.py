@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 
 CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
+_MOST_ITEMS = 20_000  # shares of more come in steps too small to matter
 
 
 def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -44,6 +46,49 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
     return fmean(values) - half, fmean(values) + half
 
 
+def shares_interval(differences: Sequence[float], items: int, confidence: float) -> tuple[float, float] | None:
+    """The interval of the mean of differences between two shares of the same items; None for a single one.
+
+    Student's t, with a variance of one difference that is never less than its steps and its items allow, since a few
+    such differences are equal, or nearly so, by accident:
+
+    - 1/(6 items^2), what rounding to steps of 1/items adds to the variance of two shares;
+    - |mean|/items: a net difference of k items is one of k changed items at the least, and changes that are as likely
+      in either direction vary by their number.
+
+    Args:
+        differences: One a seed, of any sign.
+        items: Of which the shares are; at least 1.
+        confidence: Of 1.
+
+    Source: Student 1908; Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    mean = fmean(differences)
+    spread = max(
+        math.fsum((value - mean) ** 2 for value in differences) / (count - 1), 1.0 / (6.0 * items**2), abs(mean) / items
+    )
+    half = student_quantile(0.5 + confidence / 2, count - 1) * math.sqrt(spread / count)
+    return mean - half, mean + half
+
+
+def items_of_shares(values: Sequence[float]) -> int | None:
+    """The smallest number of items of which all values can be shares; None where they are no shares of a few items.
+
+    Values that happen to be shares of fewer items than they are count as that, which makes intervals wider.
+    """
+    if not values or min(values) < 0.0 or max(values) > 1.0:
+        return None
+    items = np.arange(1, _MOST_ITEMS + 1)
+    for value in values:
+        counts = value * items
+        items = items[np.abs(counts - np.rint(counts)) <= _ROUNDING]
+    return int(items[0]) if len(items) else None
+
+
+@lru_cache(maxsize=256)
 def student_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t distribution.
 

@@ -40,11 +40,20 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     steps: Annotated[int | None, typer.Option(help="Steps of each run, instead of minutes.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each recipe. [default: 3]")] = None,
     base: Annotated[str | None, typer.Option(help="Recipe under strategies. [default: tiny]")] = None,
-    rates: Annotated[str, typer.Option(help="Shares of hidden tokens; the verdict is on the first.")] = "0.15",
+    rates: Annotated[str, typer.Option(help="Shares of hidden tokens; the loss is that of the first.")] = "0.15",
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            help="What decides: loss, bits_per_byte, pairs_error or task_error; unless given, the task or the loss."
+        ),
+    ] = None,
     pairs: Annotated[str | None, typer.Option(help="Minimal pairs (BLiMP's format).")] = None,
     task: Annotated[str | None, typer.Option(help="Fine-tune for: classify, regress, pairs, tag, answer.")] = None,
     train: Annotated[str | None, typer.Option(help="What the task is learned from.")] = None,
-    validation: Annotated[str | None, typer.Option(help="What the task is measured on.")] = None,
+    validation: Annotated[str | None, typer.Option(help="What the best epoch is told by.")] = None,
+    test: Annotated[
+        str | None, typer.Option(help="What the task is measured on; unless given, the validation file.")
+    ] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search a recipe's numbers instead, with Optuna.")] = False,
     trials: Annotated[int | None, typer.Option(help="With --tune: runs, of all processes. [default: 20]")] = None,
     search: Annotated[
@@ -66,11 +75,20 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         steps=steps,
         rates=rates_of(rates),
         pairs=pairs,
-        task=task_files(task, train, validation),
+        task=task_files(task, train, validation, test),
         base=base,
         settings=tuple(settings or ()),
     )
-    asked = Asked(tuple(recipes), tuple(data), protocol, out, seeds=seeds, trials=trials, search=tuple(search or ()))
+    asked = Asked(
+        tuple(recipes),
+        tuple(data),
+        protocol,
+        out,
+        seeds=seeds,
+        primary=primary,
+        trials=trials,
+        search=tuple(search or ()),
+    )
     result = run_tune(asked) if tune else run_compare(asked)
     if as_json:
         print_json(result)

@@ -112,7 +112,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             unchanged = None
         else:
             unchanged = before
-        ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
+        reader = _Reader(opened, lambda what, done: notify(what, done, total))
+        ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
         work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
         if unchanged == work and (finished := folder.finished(work)) is not None:
             return finished
@@ -121,9 +122,10 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         if goes_on and (kept := folder.num_parts):
             note(f"going on: {kept:,} of the parts were done before")
         size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
+        reader.collect()
         with closing(opened.pieces()) as pieces:
             num_parts = make_parts(
-                cut_jobs(pieces, size_bytes, classes),
+                cut_jobs(reader.check.compare(pieces), size_bytes, classes),
                 out,
                 ready,
                 made_by=work.made_by,
@@ -133,7 +135,14 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             )
     labels = {} if plan is None else plan.labels
     manifest = put_together(
-        out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels, classes=classes
+        out,
+        num_parts,
+        corpus=opened,
+        tokenizer=ready,
+        settings=settings,
+        labels=labels,
+        classes=classes,
+        near_duplicates=reader.check.result(),
     )
     _check_known(manifest)
     folder.finish(manifest)
@@ -220,12 +229,37 @@ def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) 
     return manifest
 
 
+class _Reader:
+    """Passes over the text before it is tokenized, which look at what is held out as well.
+
+    Attributes:
+        check: Finds near-duplicates of the held-out text.
+    """
+
+    def __init__(self, corpus: Corpus, notify: Callable[[str, int], None]) -> None:
+        self.check = corpus.check()
+        self._corpus = corpus
+        self._notify = notify
+
+    def texts(self, what: str, *, held_too: bool) -> Iterator[str]:
+        """The training text, or all of it."""
+        num_bytes = 0
+        with closing(self._corpus.pieces()) as pieces:
+            for piece, held in self.check.collect(pieces):
+                if not held or held_too:
+                    num_bytes += utf8_bytes(piece.text)
+                    self._notify(what, num_bytes)
+                    yield piece.text
+
+    def collect(self) -> None:
+        """Sees to it that the held-out text was gone through, which takes a pass where no tokenizer was trained."""
+        if not self.check.is_collected:
+            for _ in self.texts("looking at the held-out text", held_too=True):
+                pass
+
+
 def _obtain_tokenizer(
-    corpus: Corpus,
-    settings: TokenizerSettings,
-    folder: DataFolder,
-    unchanged: Unfinished | None,
-    notify: Callable[[str, int], None],
+    reader: _Reader, settings: TokenizerSettings, folder: DataFolder, unchanged: Unfinished | None
 ) -> Tokenizer:
     """Loads the tokenizer, takes the one that an earlier try has trained, or trains it on the training text alone."""
     if settings.path is not None:
@@ -235,18 +269,8 @@ def _obtain_tokenizer(
             trained = load_tokenizer(folder.tokenizer)
             if trained.fingerprint == unchanged.tokenizer_sha256:
                 return trained
-    num_bytes = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal num_bytes
-        num_bytes = 0
-        for piece, held in corpus.pieces():
-            if not held or settings.bare:
-                num_bytes += utf8_bytes(piece.text)
-                notify("reading words for the tokenizer", num_bytes)
-                yield piece.text
-
-    return train_tokenizer(texts, settings)
+    what = "reading words for the tokenizer"
+    return train_tokenizer(lambda: reader.texts(what, held_too=bool(settings.bare)), settings)
 
 
 def _check_known(manifest: Manifest) -> None:

@@ -102,9 +102,7 @@ class HeldGroups:
         if self.alone:
             line += f"; {self.alone:,} documents without a value there go by their text"
         if c.num_large:
-            line += (
-                f"; {c.num_large:,} of them too large to be held out: the largest has {c.largest:.1%} of the text"
-            )
+            line += f"; {c.num_large:,} of them too large to be held out: the largest has {c.largest:.1%} of the text"
         if abs(c.share - self.asked) > FAR * self.asked:
             line += (
                 f"; that is not the {self.asked:.1%} asked for, since groups are large: more, smaller groups would "

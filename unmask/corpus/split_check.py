@@ -3,9 +3,9 @@
     a pass over the corpus ──▶ collect: fingerprints of what is held out
     another                ──▶ compare: each training text against these ──▶ NearDuplicates
 
-Both passes are ones that preparation makes anyway, where it trains a tokenizer. Memory is bounded: of held-out texts
-20,000 different ones at the most are looked at, chosen by a hash, with 8 KiB each at the most; of training texts a
-megabyte is held.
+Both passes are ones that preparation makes anyway, where it trains a tokenizer; otherwise the first is one more. Memory
+is bounded: of held-out texts 20,000 different ones at the most are looked at, chosen by a hash, with 8 KiB each at the
+most; of training texts a megabyte is held.
 """
 
 from __future__ import annotations
@@ -147,9 +147,10 @@ class _Held:
         for (rank, _), form in zip(new, forms, strict=True):
             self.texts[rank].normal = form
         firsts = {form: text for text, form in enumerate(forms) if form not in self.sketches}
-        bands = words.bands(np.array(list(firsts.values()), dtype=np.int64))
-        for (form, text), row in zip(firsts.items(), bands, strict=True):
-            self.sketches[form], self.bands[form] = words.sketch(text), row
+        if firsts:
+            chosen = np.array(list(firsts.values()), dtype=np.int64)
+            self.sketches.update(zip(firsts, words.sketches(chosen), strict=True))
+            self.bands.update(zip(firsts, map(np.copy, words.bands(chosen)), strict=True))
 
     def cut(self) -> None:
         """Leaves the texts of the smallest ranks."""
@@ -212,7 +213,7 @@ class _Index:
                 if form in met:
                     continue
                 met.add(form)
-                sketch = words.sketch(text) if sketch is None else sketch
+                sketch = words.sketches(np.array([text]))[0] if sketch is None else sketch
                 if similarity(sketch, self.held.sketches[form]) >= SIMILAR:
                     self.similar[form] = content[:SHOWN_CHARS]
 
@@ -235,8 +236,10 @@ class _Index:
             unit,
             self.held.number,
             sum(text.number for text in self.held.texts.values()),
-            *(numbers[kind] for kind in KINDS),
-            examples.get(most),
+            equal=numbers["equal"],
+            normalised=numbers["normalised"],
+            similar=numbers["similar"],
+            example=examples.get(most),
         )
 
 

@@ -105,10 +105,9 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
         return Plan(unit, reason, "nothing", 0.0, PIECE_CHARS)
     if settings.validation:
         return Plan(unit, reason, "file", 0.0, PIECE_CHARS)
-    if settings.holdout_from == "end":
-        return Plan(unit, reason, "end", settings.holdout, PIECE_CHARS)
-    if isinstance(settings.holdout_groups, ColumnGroups):
-        return Plan(unit, reason, "group", settings.holdout, PIECE_CHARS)
+    if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
+        where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
+        return Plan(unit, reason, where, settings.holdout, PIECE_CHARS)
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
     hashes = list(islice(begins, MANY_DOCUMENTS))
     if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:

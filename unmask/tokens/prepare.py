@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from unmask.annotation.gazetteer import read_gazetteer
 from unmask.annotation.plan import AnnotationPlan
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
 from unmask.corpus.labelled import label_names
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
@@ -43,6 +45,8 @@ from unmask.tokens.work import run_job
 log = logging.getLogger(__name__)
 
 MOST_UNKNOWN = 0.5
+KEPT_BYTES = 1 << 25  # of text that is held in memory from one pass to the next
+PIECE_BYTES = 250  # about what a piece takes beside its text
 # Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
 PARTS_VERSION = 1
 
@@ -123,7 +127,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             note(f"going on: {kept:,} of the parts were done before")
         size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
         reader.collect()
-        with closing(opened.pieces()) as pieces:
+        with closing(reader.pieces()) as pieces:
             num_parts = make_parts(
                 cut_jobs(reader.check.compare(pieces), size_bytes, classes),
                 out,
@@ -230,7 +234,7 @@ def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) 
 
 
 class _Reader:
-    """Passes over the text before it is tokenized, which look at what is held out as well.
+    """Passes over the text, which look at what is held out as well. A small text is read once and kept in memory.
 
     Attributes:
         check: Finds near-duplicates of the held-out text.
@@ -240,11 +244,31 @@ class _Reader:
         self.check = corpus.check()
         self._corpus = corpus
         self._notify = notify
+        self._kept: list[tuple[TextPiece, bool]] | None = None
+        self._is_small = corpus.fields is None  # annotations take more memory than their text
+
+    def pieces(self) -> Generator[tuple[TextPiece, bool]]:
+        """All of the corpus, each piece with whether it is held out."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[tuple[TextPiece, bool]] = []
+        kept_bytes = 0
+        with closing(self._corpus.pieces()) as pieces:
+            for piece, held in pieces:
+                if self._is_small:
+                    kept.append((piece, held))
+                    kept_bytes += sys.getsizeof(piece.text) + PIECE_BYTES
+                    if kept_bytes > KEPT_BYTES:
+                        self._is_small = False
+                        kept.clear()
+                yield piece, held
+        self._kept = kept if self._is_small else None
 
     def texts(self, what: str, *, held_too: bool) -> Iterator[str]:
         """The training text, or all of it."""
         num_bytes = 0
-        with closing(self._corpus.pieces()) as pieces:
+        with closing(self.pieces()) as pieces:
             for piece, held in self.check.collect(pieces):
                 if not held or held_too:
                     num_bytes += utf8_bytes(piece.text)

@@ -87,13 +87,27 @@ def shingle(words_W: Ints, first: int, width: int) -> int:
 
 
 @compiled
-def shingles(words_W: Ints) -> Ints:
-    """All shingles of a text; of one that has fewer words than a shingle, its words."""
-    width = SHINGLE if len(words_W) >= SHINGLE else 1
-    found = np.empty(len(words_W) - width + 1, dtype=np.int64)
-    for first in range(len(found)):
-        found[first] = shingle(words_W, first, width)
-    return found
+def sketch(words_W: Ints, begins_N: Ints, ends_N: Ints, most: int) -> tuple[Ints, Ints]:
+    """The `most` smallest shingles of each text in their order, one text behind another, and where each text's end.
+
+    The shingles of a text with fewer words than one has are its words.
+    """
+    found = np.empty(int((ends_N - begins_N).sum()), dtype=np.int64)
+    sketch_ends_N = np.empty(len(begins_N), dtype=np.int64)
+    end = 0
+    for text in range(len(begins_N)):
+        begin, number = end, 0
+        width = SHINGLE if ends_N[text] - begins_N[text] >= SHINGLE else 1
+        for first in range(begins_N[text], ends_N[text] - width + 1):
+            found[begin + number] = shingle(words_W, first, width)
+            number += 1
+        found[begin : begin + number].sort()
+        for place in range(begin, begin + number):
+            if end == begin or (found[place] != found[end - 1] and end - begin < most):
+                found[end] = found[place]
+                end += 1
+        sketch_ends_N[text] = end
+    return found[:end].copy(), sketch_ends_N
 
 
 @compiled
@@ -159,6 +173,8 @@ def jaccard(one: Ints, other: Ints, most: int) -> float:
     Exact where neither has so many; else that of the `most` smallest members of their union.
     """
     a, b, union, both = 0, 0, 0, 0
+    if len(one) < most and len(other) < most:
+        most = len(one) + len(other)
     while union < most and (a < len(one) or b < len(other)):
         union += 1
         if b == len(other) or (a < len(one) and one[a] < other[b]):

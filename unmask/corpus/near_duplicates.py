@@ -68,7 +68,7 @@ class NearDuplicates:
         kinds = (
             (self.equal, "equal"),
             (self.normalised, "equal but for numbers, case, white space or punctuation"),
-            (self.similar, f"with at least {SIMILAR:.0%} of five-word sequences in common"),
+            (self.similar, f"with a Jaccard similarity of {SIMILAR} or more"),
         )
         told = ", ".join(f"{count:,} {words}" for count, words in kinds if count)
         return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({told})"

@@ -31,7 +31,7 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
-from unmask.tokens.jobs import SMALLEST_JOB_BYTES, cut_jobs, job_bytes, utf8_bytes
+from unmask.tokens.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.making import make_parts, usable_cores
@@ -126,10 +126,9 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         if goes_on and (kept := folder.num_parts):
             note(f"going on: {kept:,} of the parts were done before")
         size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
-        reader.collect()
-        with closing(reader.pieces()) as pieces:
+        with closing(reader.jobs(size_bytes, classes)) as jobs:
             num_parts = make_parts(
-                cut_jobs(reader.check.compare(pieces), size_bytes, classes),
+                jobs,
                 out,
                 ready,
                 made_by=work.made_by,
@@ -275,11 +274,20 @@ class _Reader:
                     self._notify(what, num_bytes)
                     yield piece.text
 
-    def collect(self) -> None:
-        """Sees to it that the held-out text was gone through, which takes a pass where no tokenizer was trained."""
-        if not self.check.is_collected:
-            for _ in self.texts("looking at the held-out text", held_too=True):
-                pass
+    def jobs(self, size_bytes: int, classes: Sequence[str] | None) -> Generator[Job]:
+        """The text cut into jobs, compared with what is held out.
+
+        Where the tokenizer was trained, that is known, and texts are compared as they go by. Else they are in a
+        further pass, which begins while the last jobs are tokenized.
+        """
+        if self.check.is_collected:
+            yield from cut_jobs(self.check.compare(self.pieces()), size_bytes, classes)
+            return
+        yield from cut_jobs(self.check.collect(self.pieces()), size_bytes, classes)
+        num_bytes = 0
+        for piece, _ in self.check.compare(self.pieces()):
+            num_bytes += utf8_bytes(piece.text)
+            self._notify("comparing with what is held out", num_bytes)
 
 
 def _obtain_tokenizer(

@@ -3,9 +3,9 @@
     a pass over the corpus ──▶ collect: fingerprints of what is held out
     another                ──▶ compare: each training text against these ──▶ NearDuplicates
 
-Both passes are ones that preparation makes anyway, where it trains a tokenizer; otherwise the second is one more. Memory
-is bounded: of held-out texts 20,000 different ones at the most are looked at, chosen by a hash, with 8 KiB each at the
-most; of training texts a megabyte is held.
+Both passes are ones that preparation makes anyway, where it trains a tokenizer; otherwise the second is one more.
+Memory is bounded: of held-out texts 20,000 different ones at the most are looked at, chosen by a hash, with 8 KiB each
+at the most; of training texts a megabyte is held.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # text is fingerprinted without torch, which takes seconds to import
+    from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,6 +77,8 @@ def use_threads_of_torch() -> None:
     When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
     of all cores, which is torch's number as well: whoever asked for one thread would have as many as there are cores.
     """
+    import torch
+
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     if torch.get_num_threads() != threads:
@@ -89,10 +92,14 @@ def arrays(*tensors: Tensor) -> tuple[Any, ...]:
 
 def array(tensor: Tensor) -> Any:
     """See `arrays`."""
+    import torch
+
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def serves(tensor: Tensor) -> bool:
     """Whether compiled loops can work on a tensor. While a model is exported they cannot: a graph holds operations."""
+    import torch
+
     return tensor.device.type == "cpu" and not torch.compiler.is_exporting()

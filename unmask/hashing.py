@@ -9,13 +9,15 @@ variant 13), applied to a counter that advances by the golden ratio.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-Words = TypeVar("Words", torch.Tensor, NDArray[np.int64])
+if TYPE_CHECKING:  # text is hashed without torch, which takes seconds to import
+    import torch
+
+Words = TypeVar("Words", "torch.Tensor", NDArray[np.int64])
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
 _MULTIPLY_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9

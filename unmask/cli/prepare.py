@@ -62,6 +62,7 @@ def run_prepare(
         "tokens": manifest.tokens,
         "skipped": manifest.skipped,
         "overlap": manifest.overlap,
+        "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
         "vocab_size": manifest.vocab_size,
         "train_tokens": manifest.train.tokens,
         "validation_tokens": manifest.validation.tokens,

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from unmask.corpus.cleaning import read_cleaned
 from unmask.corpus.documents import Fields, TextPiece
+from unmask.corpus.fingerprints import to_words
+from unmask.corpus.groups import HeldGroups, batches, clusters_of, group_key, groups_of_column, with_groups
 from unmask.corpus.labelled import with_labels
 from unmask.corpus.reading import BadInput
-from unmask.corpus.settings import CorpusSettings
+from unmask.corpus.settings import ColumnGroups, CorpusSettings
 from unmask.corpus.sources import Source, find_sources
-from unmask.corpus.survey import plan_corpus
+from unmask.corpus.split_check import SplitCheck
+from unmask.corpus.survey import fraction, plan_corpus
 from unmask.corpus.tables import with_columns
 from unmask.errors import CorpusError, SettingsError
 
@@ -39,9 +42,10 @@ class Corpus:
         plan: How they are read.
         skipped: What the last pass left out: reason to number.
         overlap: Held-out documents of the last pass that also stand in the training text, where files were named.
+        groups: Which groups are held out, where these are asked for, after the first pass.
 
     Raises:
-        CorpusError: As `find_sources`, `with_labels` and `plan_corpus`.
+        CorpusError: As `find_sources`, `with_labels`, `with_groups` and `plan_corpus`.
         SettingsError: Annotations are read, but cleaning would move the places that they name.
     """
 
@@ -67,11 +71,15 @@ class Corpus:
         if settings.label is not None:
             labelled = with_labels([*found, *held], settings.label, bad, text=settings.column)
             found, held = labelled[: len(found)], labelled[len(found) :]
+        if hold_out and isinstance(settings.holdout_groups, ColumnGroups):
+            found = with_groups(found, settings.holdout_groups.column, bad, text=settings.column)
         self.sources = with_columns(found, settings.column, bad)
         self.validation_sources = with_columns(held, settings.column, bad)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
         self.overlap = 0
+        self.groups: HeldGroups | None = None
+        self._held_forms: frozenset[int] = frozenset()
         self._num_chars: int | None = None  # of the whole text, counted where its end is held out
 
     @property
@@ -81,12 +89,13 @@ class Corpus:
         return sum(source.path.stat().st_size for source in self.sources) if plain else None
 
     def pieces(self) -> Generator[tuple[TextPiece, bool]]:
-        """Every piece with whether it is held out. Whole documents go by the hash of their first piece.
+        """Every piece with whether it is held out. Whole documents go by the hash of their first piece, or by that of
+        their group: then the first call goes through the corpus once more, to choose among the groups.
 
         Closing it closes the file that is being read.
 
         Raises:
-            CorpusError: A file cannot be read.
+            CorpusError: A file cannot be read, or there are no groups to choose among.
         """
         self.skipped, self.overlap = Counter(), 0
         plan, held = self.plan, False
@@ -96,10 +105,59 @@ class Corpus:
         if plan.holdout_unit == "end":
             yield from self._with_end()
             return
+        if self.settings.holdout_groups is not None and plan.holdout_unit != "nothing":
+            self._choose_groups()
+            yield from self._by_column() if plan.holdout_unit == "group" else self._by_cluster()
+            return
         for piece in self._read(self.sources):
             if plan.holdout_unit == "part" or piece.offset == 0:
                 held = plan.holds_out(piece.text)
             yield piece, held
+
+    def unsplit(self) -> Iterator[TextPiece]:
+        """Every piece of the text that is not in files of its own, without a choice of what is held out."""
+        self.skipped = Counter()
+        yield from self._read(self.sources)
+
+    def describe(self) -> str:
+        """One line for the reader of a log: what a document is, and what is held out, as far as it is known."""
+        return self.plan.describe() if self.groups is None else f"{self.plan.unit_in_words}; {self.groups.describe()}"
+
+    def check(self) -> SplitCheck:
+        """What finds near-duplicates between both sides, in two passes."""
+        return SplitCheck(parts=self.plan.holdout_unit in ("part", "end"))
+
+    def _choose_groups(self) -> None:
+        if self.groups is not None:
+            return
+        pieces = self._read(self.sources)
+        if self.plan.holdout_unit == "group":
+            self.groups = groups_of_column(pieces, self.settings)
+        else:
+            parts = self.plan.holdout_unit == "part"
+            choice, self._held_forms = clusters_of(pieces, parts=parts).choose(self.settings.holdout)
+            what = f"clusters of near-duplicate {'parts' if parts else 'documents'}"
+            self.groups = HeldGroups(choice, what, asked=self.settings.holdout)
+        self.skipped.clear()
+
+    def _by_column(self) -> Iterator[tuple[TextPiece, bool]]:
+        assert self.groups is not None, "they were chosen"
+        held = False
+        for piece in self._read(self.sources):
+            if piece.offset == 0 and piece.group is not None:
+                held = self.groups.holds(group_key(piece.group))
+            elif piece.offset == 0:
+                held = fraction(piece.text) < self.settings.holdout
+            yield piece, held
+
+    def _by_cluster(self) -> Iterator[tuple[TextPiece, bool]]:
+        held = False
+        for batch in batches(self._read(self.sources)):
+            forms = to_words([piece.text for piece in batch]).normal.tolist()
+            for piece, form in zip(batch, forms, strict=True):
+                if self.plan.holdout_unit == "part" or piece.offset == 0:
+                    held = form in self._held_forms
+                yield piece, held
 
     def _with_end(self) -> Iterator[tuple[TextPiece, bool]]:
         """The text up to a character, and what stands behind it."""

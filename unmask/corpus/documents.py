@@ -34,6 +34,8 @@ class TextPiece:
         last: Whether the document ends here.
         spans: Annotations that came with the text, in characters of the piece; None where none were asked for.
         label: Class of the document, the same for each of its pieces; None where it has none.
+        group: What it shares with the documents that stay on its side when text is held out; None where it says
+            nothing.
     """
 
     document: int
@@ -42,6 +44,7 @@ class TextPiece:
     last: bool = True
     spans: Spans | None = None
     label: str | None = None
+    group: str | None = None
 
     def part(self, begin: int, end: int) -> TextPiece:
         """Some of its characters, as a piece that ends the document only if this one does, and at its end."""
@@ -52,6 +55,7 @@ class TextPiece:
             self.last and end >= len(self.text),
             None if self.spans is None else cut_spans(self.spans, begin, end),
             self.label,
+            self.group,
         )
 
 
@@ -66,12 +70,13 @@ class _Cutter:
         self._num_chars = 0
         self._offset = 0
         self._label: str | None = None
+        self._group: str | None = None
 
-    def add(self, text: str, spans: Spans | None = None, label: str | None = None) -> Iterator[TextPiece]:
+    def add(self, text: str, line: LinePart) -> Iterator[TextPiece]:
         self._parts.append(text)
-        self._label = label
-        if spans is not None:
-            self._spans.append(shift_spans(spans, self._num_chars))
+        self._label, self._group = line.label, line.group
+        if line.spans is not None:
+            self._spans.append(shift_spans(line.spans, self._num_chars))
         self._num_chars += len(text)
         if self._num_chars <= self.piece_chars:
             return
@@ -89,13 +94,13 @@ class _Cutter:
     def _gathered_spans(self) -> Spans | None:
         return join_spans(self._spans) if self._spans else None
 
-    def whole(self, text: str, spans: Spans | None, label: str | None) -> TextPiece | None:
+    def whole(self, line: LinePart) -> TextPiece | None:
         """A document that comes in one piece; None where it is white space only."""
-        text = text.rstrip("\n")
+        text = line.text.rstrip("\n")
         if not text or text.isspace():
             return None
         self.document += 1
-        return TextPiece(self.document - 1, 0, text, spans=spans, label=label)
+        return TextPiece(self.document - 1, 0, text, spans=line.spans, label=line.label, group=line.group)
 
     def finish(self) -> Iterator[TextPiece]:
         text = "".join(self._parts).rstrip("\n")
@@ -106,7 +111,7 @@ class _Cutter:
         self._parts, self._spans, self._num_chars, self._offset = [], [], 0, 0
 
     def _piece(self, text: str, spans: Spans | None, *, last: bool) -> TextPiece:
-        piece = TextPiece(self.document, self._offset, text, last, spans, self._label)
+        piece = TextPiece(self.document, self._offset, text, last, spans, self._label, self._group)
         self._offset += len(text.encode())
         return piece
 
@@ -135,13 +140,13 @@ def split_lines(
         for line in lines:
             whole = line.starts and line.ends
             if unit == "line" and whole and len(line.text) < piece_chars:  # nearly always, and worth being quick at
-                if piece := cutter.whole(line.text, line.spans, line.label):
+                if piece := cutter.whole(line):
                     yield piece
                 continue
             if unit == "block" and whole and not line.text.strip():
                 yield from cutter.finish()
                 continue
-            yield from cutter.add(line.text + "\n" if line.ends else line.text, line.spans, line.label)
+            yield from cutter.add(line.text + "\n" if line.ends else line.text, line)
             if unit == "line" and line.ends:
                 yield from cutter.finish()
         yield from cutter.finish()

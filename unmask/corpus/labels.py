@@ -1,4 +1,4 @@
-"""What a table says of a document's class, as the name of a class."""
+"""What a table says of a document's class or group, as its name."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def _named(number: int, names: Sequence[str]) -> str | None:
     if not 0 <= number < len(names):
         raise ValueError(f"the number {number}, where the file names {len(names)} classes, counted from 0,")
     return names[number].strip() or None
+
+
+def group_name(value: Any) -> str | None:
+    """What a table says of a document's group; None where it says nothing: null, an empty text, not-a-number.
+
+    Raises:
+        ValueError: It is no single value; the text says what it is.
+    """
+    if value is None or isinstance(value, str):
+        return (value or "").strip() or None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # what pandas makes of whole numbers in a column with gaps
+    if isinstance(value, list | dict | bytes):
+        raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
+    return str(value)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ class LinePart(NamedTuple):
         ends: Whether the line ends here.
         spans: Annotations that came with the text; only whole lines have them.
         label: Class of the row; None where it has none.
+        group: What the row shares with those that stay on its side; None where it says nothing.
     """
 
     text: str
@@ -30,6 +31,7 @@ class LinePart(NamedTuple):
     ends: bool
     spans: Spans | None = None
     label: str | None = None
+    group: str | None = None
 
 
 _WAY_OUT = '--set corpus.bad_input="skip" passes over what cannot be read'

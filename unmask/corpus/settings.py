@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from unmask.settings import Settings
 
@@ -34,6 +34,32 @@ class CleaningSettings(Settings):
         return (self.unicode, self.control_characters, self.white_space) != (None, "keep", "keep")
 
 
+class ColumnGroups(Settings):
+    """Documents with the same value in a column of tables are on one side.
+
+    Attributes:
+        kind: `column`.
+        column: Such as that of patients, authors or domains; a number, counted from 0, where there are no names.
+    """
+
+    kind: Literal["column"] = "column"
+    column: str | int
+
+
+class NearDuplicateGroups(Settings):
+    """Documents that are near-duplicates are on one side.
+
+    Attributes:
+        kind: `near_duplicates`.
+    """
+
+    kind: Literal["near_duplicates"] = "near_duplicates"
+
+
+HoldoutGroups = Annotated[ColumnGroups | NearDuplicateGroups, Field(discriminator="kind")]
+_COLUMN = "column:"
+
+
 class CorpusSettings(Settings):
     """How files become documents, and how many of them are held out for validation.
 
@@ -50,6 +76,9 @@ class CorpusSettings(Settings):
         holdout: Expected share of the text that is held out, in (0, 0.5].
         holdout_from: What is held out: texts by their `hash`, which stay held out when the corpus grows and never
             stand on both sides; or the `end` of the text, as in experiments with a fixed corpus.
+        holdout_groups: What stays on one side when text is held out by its hash: documents with the same value in a
+            column, or near-duplicates. Also as a string: `near_duplicates`, or the column's name, with `column:`
+            before it where the column is called near_duplicates. None: equal documents alone.
         validation: Files that are held out instead.
         cleaning: What is changed or left out.
     """
@@ -60,9 +89,34 @@ class CorpusSettings(Settings):
     bad_input: Literal["error", "skip"] = "error"
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     holdout_from: Literal["hash", "end"] = "hash"
+    holdout_groups: HoldoutGroups | None = None
     validation: tuple[str, ...] = ()
     cleaning: CleaningSettings = CleaningSettings()
 
+    @field_validator("holdout_groups", mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        """The short forms."""
+        if value == "near_duplicates":
+            return {"kind": "near_duplicates"}
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            column = value.removeprefix(_COLUMN) if isinstance(value, str) else value
+            if column == "":
+                raise ValueError("give near_duplicates, or the name of a column")
+            return {"kind": "column", "column": column}
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
+            other = "validation" if self.validation else "holdout_from"
+            raise ValueError(
+                f"holdout_groups is for text that is held out by its hash, but {other} says what is held out; leave "
+                "one of them out"
+            )
+        return self
+
     def plain(self) -> dict[str, Any]:
-        """As manifests keep it: without `label` where none is read, so that data made before it was there is known."""
-        return self.model_dump(mode="json", exclude={"label"} if self.label is None else None)
+        """As manifests keep it: without what came later where it is not set, so that older data is known."""
+        later = {name for name in ("label", "holdout_groups") if getattr(self, name) is None}
+        return self.model_dump(mode="json", exclude=later)

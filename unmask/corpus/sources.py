@@ -47,12 +47,14 @@ class Source:
         kind: Of its content.
         column: Where the text of a table stands, once that is found.
         label: Where the class of a table's documents stands; None where none is read.
+        group: Where it stands which documents stay together when text is held out; None where none is read.
     """
 
     path: Path
     kind: Kind
     column: str | None = None
     label: str | None = None
+    group: str | None = None
 
     @property
     def is_table(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Literal
 from unmask.corpus.cleaning import read_cleaned
 from unmask.corpus.documents import PIECE_CHARS, TextPiece, read_parts
 from unmask.corpus.reading import BadInput
-from unmask.corpus.settings import CorpusSettings, DocumentUnit
+from unmask.corpus.settings import ColumnGroups, CorpusSettings, DocumentUnit
 from unmask.corpus.sources import Source
 from unmask.corpus.text import read_lines
 from unmask.errors import CorpusError
@@ -35,15 +35,15 @@ class Plan:
     Attributes:
         unit: What a document is in text files and treebanks.
         reason: Why, in words.
-        holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or the end of the
-            text, files of their own, or nothing.
+        holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or groups of
+            documents by a column, the end of the text, files of their own, or nothing.
         threshold: A document or part is held out if its hash, in [0, 1), is below this.
         piece_chars: Longest piece that is read at once, in characters.
     """
 
     unit: DocumentUnit
     reason: str
-    holdout_unit: Literal["document", "part", "end", "file", "nothing"]
+    holdout_unit: Literal["document", "part", "group", "end", "file", "nothing"]
     threshold: float
     piece_chars: int
 
@@ -52,11 +52,17 @@ class Plan:
         held = {
             "document": f"whole documents, {self.threshold:.1%}",
             "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
+            "group": f"groups of documents, {self.threshold:.1%}",
             "end": f"the end of the text, {self.threshold:.1%}",
             "file": "files of their own",
             "nothing": "nothing",
         }
-        return f"a document is {self.reason}; held out: {held[self.holdout_unit]}"
+        return f"{self.unit_in_words}; held out: {held[self.holdout_unit]}"
+
+    @property
+    def unit_in_words(self) -> str:
+        """What a document is."""
+        return f"a document is {self.reason}"
 
     def holds_out(self, text: str) -> bool:
         """Whether a text falls on the held-out side; equal texts always fall on the same."""
@@ -99,8 +105,9 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
         return Plan(unit, reason, "nothing", 0.0, PIECE_CHARS)
     if settings.validation:
         return Plan(unit, reason, "file", 0.0, PIECE_CHARS)
-    if settings.holdout_from == "end":
-        return Plan(unit, reason, "end", settings.holdout, PIECE_CHARS)
+    if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
+        where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
+        return Plan(unit, reason, where, settings.holdout, PIECE_CHARS)
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
     hashes = list(islice(begins, MANY_DOCUMENTS))
     if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:
@@ -175,5 +182,9 @@ def _names(sources: Sequence[Source]) -> str:
 
 def fraction(text: str) -> float:
     """A hash of the text as a number in [0, 1)."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+    return text_hash(text) / 2**64
+
+
+def text_hash(text: str) -> int:
+    """A hash of the text as a whole number in [0, 2^64)."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from unmask.corpus.class_names import class_names
 from unmask.corpus.fields import read_fields, without_returns
-from unmask.corpus.labels import class_name
+from unmask.corpus.labels import class_name, group_name
 from unmask.corpus.reading import BROKEN_LINES, BadInput, LinePart, broken_character
 from unmask.corpus.sources import Source
 from unmask.corpus.text import read_lines
@@ -45,7 +45,7 @@ def read_table(
 
     Raises:
         CorpusError: The column is missing, a row cannot be read, its text is no string, its annotations are
-            malformed, or its label is no class; with file and row.
+            malformed, its label is no class, or its group no single value; with file and row.
     """
     names = class_names(source, source.label)
     for number, row in rows_of(source, bad, column, nested=fields is not None):
@@ -58,6 +58,14 @@ def read_table(
                     found = f"{source.path}: row {number} has {error} in column {source.label!r}"
                     bad.found("rows whose label cannot be read", found)
                     continue
+            group = None
+            if source.group is not None:
+                try:
+                    group = group_name(row.get(source.group))
+                except ValueError as error:
+                    found = f"{source.path}: row {number} has {error} in column {source.group!r}"
+                    bad.found("rows whose group cannot be read", found)
+                    continue
             if fields is not None:
                 try:
                     spans = read_fields(row, text, fields)
@@ -66,7 +74,7 @@ def read_table(
                     continue
             if "\r\n" in text:
                 text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
-            yield LinePart(text, True, True, spans, label)
+            yield LinePart(text, True, True, spans, label, group)
 
 
 def text_of(source: Source, number: int, row: Row, column: str, bad: BadInput) -> str | None:
@@ -131,7 +139,7 @@ def find_column(source: Source, wanted: str | int | None, bad: BadInput, *, amon
         if str(wanted) not in names:
             raise CorpusError(f"{source.path}: there is no column {str(wanted)!r}; columns are {', '.join(names)}")
         return str(wanted)
-    others = [name for name in names if name != source.label]
+    others = [name for name in names if name not in (source.label, source.group)]
     texts = [name for name in others if _looks_like_text([row[name] for row in rows if row.get(name)])]
     if not texts:
         raise CorpusError(
@@ -163,7 +171,7 @@ def rows_of(
         known: Other columns that are known to be there: by these names, too, a header is told from a row.
     """
     if source.kind in ("csv", "tsv"):
-        asked = {str(name).lower() for name in (column, source.label, *known) if name is not None}
+        asked = {str(name).lower() for name in (column, source.label, source.group, *known) if name is not None}
         return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
     if source.kind == "jsonl":
         return _jsonl(source.path, bad)

@@ -172,9 +172,17 @@ def describe(manifest: Manifest) -> list[str]:
     unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
     if unknown > WARN_UNKNOWN:
         lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
+    if manifest.near_duplicates is not None:
+        lines.append(manifest.near_duplicates.describe(way_out=chosen_by_hash(manifest)))
     if manifest.overlap:
         lines.append(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
     return lines
+
+
+def chosen_by_hash(manifest: Manifest) -> bool:
+    """Whether documents were held out by the hash of their text, so that groups could be instead."""
+    corpus = manifest.settings["corpus"]
+    return not corpus.get("validation") and corpus.get("holdout_from") != "end" and not corpus.get("holdout_groups")
 
 
 def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:

@@ -93,7 +93,9 @@ def forecast_text(
     opened, plan = open_annotated(paths, corpus, annotation or AnnotationSettings())
     sample = scratch / "sample.jsonl"
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
-    documents, num_bytes, complete = _read(opened.pieces(), sample, sample_bytes)
+    # Groups to hold out are chosen by a pass over all of the text, which is not for now.
+    pieces = opened.pieces() if corpus.holdout_groups is None else ((piece, False) for piece in opened.unsplit())
+    documents, num_bytes, complete = _read(pieces, sample, sample_bytes)
     if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
         tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
     begin = time.monotonic()

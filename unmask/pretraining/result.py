@@ -142,6 +142,7 @@ def _summary(
         "objectives": {name: asdict(figures) for name, figures in result.objectives.items()},
         "best_step": None if state.best is None else state.best.step,
         "data_fingerprint": data.manifest.fingerprint,
+        "near_duplicates": data.manifest.near_duplicates and data.manifest.near_duplicates.plain(),
         "torch": torch.__version__,
         "device": next(state.model.parameters()).device.type,
     }

@@ -94,12 +94,13 @@ def _ledger(manifest: Manifest) -> str:
         for name, split in (("training", manifest.train), ("held out", manifest.validation))
     ]
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
+    near = "" if manifest.near_duplicates is None else f" {manifest.near_duplicates.sentence}"
     return "\n\n".join(
         [
             f"Sources: {sources}.",
             _table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
             f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}. Held-out documents that also stand "
-            f"in the training text: {manifest.overlap:,}. Vocabulary: {manifest.vocab_size:,}.",
+            f"in the training text: {manifest.overlap:,}.{near} Vocabulary: {manifest.vocab_size:,}.",
             f"Fingerprint of the data: `{manifest.fingerprint}`",
         ]
     )

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
+from unmask.corpus.near_duplicates import NearDuplicates
 from unmask.files import write_atomically
 from unmask.report import plots
 from unmask.report.domains import domains_section
@@ -173,10 +174,18 @@ def _ledger(manifest: Manifest) -> str:
         for name, split in (("training", manifest.train), ("held out", manifest.validation))
     )
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
+    near = "" if manifest.near_duplicates is None else _near_duplicates(manifest.near_duplicates)
     return (
-        f"<table>{head}{rows}</table><p>{escape(manifest.plan)}. Left out: {escape(skipped)}.</p>"
+        f"<table>{head}{rows}</table><p>{escape(manifest.plan)}. Left out: {escape(skipped)}.</p>{near}"
         f"<p class=soft>Fingerprint of the data: <code>{manifest.fingerprint}</code></p>"
     )
+
+
+def _near_duplicates(found: NearDuplicates) -> str:
+    if found.example is None:
+        return f"<p>{escape(found.sentence)}</p>"
+    held_out, training = escape(found.example.held_out), escape(found.example.training)
+    return f"<p>{escape(found.sentence)} Held out: <q>{held_out}</q>; training: <q>{training}</q>.</p>"
 
 
 def _settings(recipe: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.corpus.corpus import Corpus
+from unmask.corpus.near_duplicates import NearDuplicates
 from unmask.errors import DataError
 from unmask.tokens.manifest import Manifest, Split
 from unmask.tokens.parts import SplitPart, load_part, part_file
@@ -57,6 +58,7 @@ def put_together(
     settings: dict[str, Any],
     labels: Mapping[str, tuple[str, ...]],
     classes: Sequence[str] | None = None,
+    near_duplicates: NearDuplicates | None = None,
 ) -> Manifest:
     """Adds up the parts of a corpus that was gone through to its end.
 
@@ -68,6 +70,7 @@ def put_together(
         settings: For the manifest.
         labels: Of each column of annotation.
         classes: Names of the documents' classes; None where none are read.
+        near_duplicates: What of the held-out text nearly stands in the training text.
 
     Raises:
         DataError: A part is missing or damaged, because somebody else changed the folder.
@@ -100,7 +103,7 @@ def put_together(
     return Manifest(
         sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in corpus.all_sources()),
         settings=settings,
-        plan=corpus.plan.describe(),
+        plan=corpus.describe(),
         tokenizer_sha256=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         documents=documents,
@@ -115,6 +118,7 @@ def put_together(
         spans=dict(spans),
         labels=dict(zip(classes or (), per_class[1:].tolist(), strict=True)),
         unlabelled=int(per_class[0]),
+        near_duplicates=near_duplicates,
     )
 
 

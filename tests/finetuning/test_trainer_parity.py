@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,14 @@ pytest.importorskip("accelerate")
 pytest.importorskip("seqeval")
 INFOS = [
     TaskInfo("classify", ("bored", "glad", "sad")),
+    TaskInfo("pairs", ("yes", "no", "maybe"), paired=True),
     TaskInfo("tag", ("B-x", "I-x", "O")),
     TaskInfo("answer"),
 ]
 SIZE, RATE = 8, 1e-3
 
 
-def some_examples(info: TaskInfo, number: int) -> list[Example]:
+def some_examples(info: TaskInfo, number: int, layout: str) -> list[Example]:
     """Random ones; those of answers are of one length, since transformers lets answers begin in the padding."""
     random = np.random.default_rng(0)
     made = []
@@ -70,7 +72,8 @@ def some_examples(info: TaskInfo, number: int) -> list[Example]:
         else:
             targets = {"target": random.integers(0, 3, len(places))}
         ids = random.integers(5, 60, length)
-        made.append(Example(n, ids, None, places, places, targets))
+        types = (np.arange(length) > length // 2).astype(np.int64) if info.paired and layout == "bert" else None
+        made.append(Example(n, ids, types, places, places, targets))
     return made
 
 
@@ -80,22 +83,37 @@ def both(make_model: MakeModel, layout: str, info: TaskInfo, folder: Path) -> tu
     return ours, their_model(folder, info)
 
 
+def pooled(info: TaskInfo, layout: str) -> TaskInfo:
+    """Pairs are told from the mean where the layout has that."""
+    return replace(info, pooling="mean") if info.paired and layout == "modernbert" else info
+
+
 def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """By transformers' names; but for biases of keys, on which no attention depends: their gradient is rounding."""
+    """By transformers' names; but for what no output depends on, whose gradient is rounding: biases of keys, and what
+    is added to all tokens among which an answer is looked for."""
+    rounding = ["key.bias"]
+    if model.answer_head is not None:
+        rounding += ["qa_outputs.bias", "classifier.bias", f"{model.config.num_layers - 1}.output.LayerNorm.bias"]
     found = FOLDER_LAYOUTS[model.config.layout].names.to_transformers(tensors)
-    return {name: tensor for name, tensor in found.items() if not name.endswith("key.bias")}
+    return {name: tensor for name, tensor in found.items() if not name.endswith(tuple(rounding))}
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
     """Of packed rows here and padded ones there, from the same weights."""
+    info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
-    examples = some_examples(info, SIZE)
+    examples = some_examples(info, SIZE, layout)
     rows = pack_examples(examples, pad_id=0, max_length=64).rows
-    objective = objective_of(info.kind)
-    targets = objective.targets(rows, MaskedRows(rows.input_ids, rows.input_ids))
-    hidden = ours.encoder(rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+    objective = objective_of(info.kind, pooling=info.pooling)
+    targets = objective.targets(rows, MaskedRows(rows.input_ids, rows.input_ids, rows.segment_ids >= 0))
+    hidden = ours.encoder(
+        rows.input_ids,
+        segment_ids_BS=rows.segment_ids,
+        position_ids_BS=rows.position_ids,
+        token_type_ids_BS=rows.token_type_ids,
+    )
     loss = objective.losses(ours, hidden.flatten(0, 1), targets, None).total / targets.total
     loss.backward()
     expected = theirs.eval()(**padded([features(example, info) for example in examples], 0)).loss
@@ -114,8 +132,9 @@ def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layou
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
 def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
     """Clipping, AdamW and which weights decay are Trainer's; it is given our order, and our rate half a step later."""
+    info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
-    examples = some_examples(info, 4 * SIZE)
+    examples = some_examples(info, 4 * SIZE, layout)
     settings = FinetuneSettings(
         epochs=1, batch_size=SIZE, learning_rate=RATE, weight_decay=0.1, warmup=0.25, precision="float32"
     )

@@ -12,7 +12,15 @@ from unmask.errors import CorpusError, SettingsError
 from unmask.finetuning.fitting import rank
 from unmask.finetuning.labels import check_unseen, class_weights, mean_and_deviation, task_info
 from unmask.finetuning.layers import layer_factors
-from unmask.finetuning.metrics import answer_f1, are_entities, measure, metric_names, needs_packages, selecting_metric
+from unmask.finetuning.metrics import (
+    answer_f1,
+    are_entities,
+    measure,
+    metric_names,
+    needs_packages,
+    normalised,
+    selecting_metric,
+)
 from unmask.finetuning.reading import Labelled
 from unmask.finetuning.runs import _spread
 from unmask.finetuning.settings import Columns, FinetuneSettings
@@ -149,6 +157,36 @@ def test_metrics_of_answers() -> None:
     ]
     metrics = measure(TaskInfo("answer"), records, found)
     assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("The Fox!", ["fox"]),
+        ("an apple a day, the end", ["apple", "day", "end"]),
+        ("theatre, Anna and a-ha", ["theatre", "anna", "and", "aha"]),  # articles are whole words, once signs are gone
+        ("the king's cat isn't", ["kings", "cat", "isnt"]),
+        ("A-team", ["ateam"]),
+        ("the-end", ["theend"]),
+        ("a. b.", ["b"]),
+        ("a\tthe\n an", []),
+        ("U.S.A.", ["usa"]),
+        ("...", []),
+        ("1,000.5 $", ["10005"]),
+        # What follows is no punctuation of ASCII's: it stays, and makes an edge of a word.
+        ("a–team", ["–team"]),
+        ("“The” fox", ["“", "”", "fox"]),
+        ("the fox’s a’s", ["fox’s", "’s"]),
+        ("the\u00a0fox\u3000an", ["fox"]),
+        ("ÉCOLE à la", ["école", "à", "la"]),
+        ("tá the_end", ["tá", "theend"]),
+        ("Straße", ["straße"]),  # lower-case, not case-folded
+        ("东京 the 东京", ["东京", "东京"]),
+    ],
+)
+def test_answers_are_normalised_as_by_squads_script(answer: str, words: list[str]) -> None:
+    """By hand from its four steps: lower case, no punctuation, no articles between edges of words, white space."""
+    assert normalised(answer) == words
 
 
 def test_the_selecting_metric(monkeypatch: pytest.MonkeyPatch) -> None:

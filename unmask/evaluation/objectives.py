@@ -90,7 +90,7 @@ class ObjectiveSet:
             )
             for objective in self.objectives:
                 targets = objective.targets(rows, masked)
-                found = objective.losses(model, hidden_BSD.flatten(0, 1), targets)
+                found = objective.losses(model, hidden_BSD.flatten(0, 1), targets, None)
                 losses[objective.name] += float(found.each_N.sum())
                 right[objective.name] += float((~found.wrong_N).sum())
                 counts[objective.name] += len(targets)

@@ -221,7 +221,7 @@ def _training_settings(plan: Plan, hidden_size: int, batches: int, seed: int) ->
         schedule=Linear(kind="linear", warmup=settings.warmup),
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
-        optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-6),
+        optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-8),
         precision=settings.precision,
         seed=seed,
     )

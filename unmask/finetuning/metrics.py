@@ -22,6 +22,8 @@ from unmask.tasks.records import QuestionRecord, Record, TextRecord, WordsRecord
 Metrics = dict[str, float | None]
 LOWER_IS_BETTER = {"rmse"}
 _CLASSES = ("accuracy", "macro_f1", "micro_f1", "matthews")
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -157,12 +159,15 @@ def _of_answers(records: Sequence[Record], predictions: Sequence[Prediction]) ->
 
 
 def normalised(answer: str) -> list[str]:
-    """The words of an answer in lower case, without punctuation and articles.
+    """The words of an answer, as SQuAD's evaluation script counts them.
 
-    Source: Rajpurkar et al. 2016 (SQuAD), section 6.1.
+    In lower case; then ASCII's punctuation is taken out, and nothing put in its place; then articles, wherever they
+    stand between edges of words (signs beyond ASCII make such edges); then it is cut at white space. The order matters:
+    `A-team` becomes `ateam`, which holds no article, but `a–team`, with a dash, becomes `–team`.
+
+    Source: Rajpurkar et al. 2016 (SQuAD), section 6.1; `normalize_answer` of the official script, versions 1.1 and 2.0.
     """
-    letters = "".join(letter for letter in answer.lower() if letter not in string.punctuation)
-    return [word for word in letters.split() if word not in ("a", "an", "the")]
+    return _ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def answer_f1(right: str, predicted: str) -> float:

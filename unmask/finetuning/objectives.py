@@ -68,22 +68,23 @@ def _tokens(rows: Rows, first_N: Tensor) -> Tensor:
     return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
 
 
-def _text_logits(model: TaskNetwork, hidden_TD: Tensor, places: Tensor) -> Tensor:
+def _text_logits(model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
     """Logits [N, C] of texts, told from what `_places` gives."""
     if places.ndim == 1:
-        return model.classify(hidden_TD.index_select(0, places))
+        return model.classify(hidden_TD.index_select(0, places), dropout_seed=dropout_seed)
     held_NL1 = (places >= 0)[..., None]
     sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
-    return model.classify((sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype))
+    mean_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
+    return model.classify(mean_ND, dropout_seed=dropout_seed)
 
 
-def _class_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
-    logits_NC = _text_logits(model, hidden_TD, targets.positions_N)
+def _class_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None) -> Losses:
+    logits_NC = _text_logits(model, hidden_TD, targets.positions_N, dropout_seed)
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
 
-def _tag_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
-    logits_NC = model.tag(hidden_TD.index_select(0, targets.positions_N))
+def _tag_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None) -> Losses:
+    logits_NC = model.tag(hidden_TD.index_select(0, targets.positions_N), dropout_seed=dropout_seed)
     return losses_of(logits_NC, targets.classes_N, targets.weights_N)
 
 
@@ -98,9 +99,9 @@ def _number_targets(pooling: Pooling) -> Callable[[Rows, MaskedRows], Targets]:
     return find
 
 
-def _number_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _number_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None) -> Losses:
     """Squared errors."""
-    found_N = _text_logits(model, hidden_TD, targets.positions_N)[:, 0].float()
+    found_N = _text_logits(model, hidden_TD, targets.positions_N, dropout_seed)[:, 0].float()
     each_N = functional.mse_loss(found_N, targets.classes_N, reduction="none")
     return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
 
@@ -120,11 +121,11 @@ def _segment_numbers(segment_ids_BS: Tensor) -> Tensor:
     return torch.where(segment_ids_BS >= 0, row_B1 + segment_ids_BS, -1)
 
 
-def _answer_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _answer_losses(model: TaskNetwork, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None) -> Losses:
     """Mean of the cross-entropies of begin and end, each among all tokens of the example."""
     positions_NL = targets.positions_N
     held_NL = positions_NL >= 0
-    logits_NL2 = model.find_answers(hidden_TD[positions_NL.clamp(min=0)]).float()
+    logits_NL2 = model.find_answers(hidden_TD[positions_NL.clamp(min=0)], dropout_seed=dropout_seed).float()
     logits_NL2 = logits_NL2.masked_fill(~held_NL[..., None], float("-inf"))
     logits_2NL = logits_NL2.permute(2, 0, 1).flatten(0, 1)
     of_both = losses_of(logits_2NL, targets.classes_N.T.flatten())

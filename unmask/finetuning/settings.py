@@ -38,8 +38,8 @@ class FinetuneSettings(Settings):
             Layers that share their weights (ALBERT) are one.
         weight_decay: Decoupled, on matrices and embeddings.
         clip_norm: Largest norm of the whole gradient.
-        dropout: None: the model's own. In models that transformers runs this is every rate of dropout that config.json
-            names: of hidden states, of attention, and before the head.
+        dropout: Of hidden states and before the classifier; None: the model's own rates. In models that transformers
+            runs this is every rate that config.json names, that of attention too.
         evaluations_per_epoch: How often the validation file is predicted.
         patience: Evaluations without a better metric after which training ends; None: never.
         metric: What the best model is told by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.

@@ -74,6 +74,7 @@ def write_family_config(config: EncoderConfig, *, architecture: str) -> dict[str
         "hidden_act": config.activation,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
+        "classifier_dropout": config.classifier_dropout,
         "max_position_embeddings": config.first_position + config.max_position_embeddings,
         "type_vocab_size": config.type_vocab_size,
         "initializer_range": config.initializer_range,
@@ -104,6 +105,7 @@ def read_family_config(
         ModelError: It is no such encoder, lacks a key, or has a value that is not allowed.
     """
     content = {**_DEFAULTS, **content}
+    of_classifier = content.get("classifier_dropout")  # null in most folders
 
     def values() -> dict[str, Any]:
         return {
@@ -123,6 +125,7 @@ def read_family_config(
             "rotary": None,
             "type_vocab_size": content["type_vocab_size"],
             "dropout": content["hidden_dropout_prob"],
+            "classifier_dropout": content["hidden_dropout_prob"] if of_classifier is None else of_classifier,
             "initializer_range": content["initializer_range"],
         }
 

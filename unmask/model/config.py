@@ -107,6 +107,7 @@ class EncoderConfig(Settings):
         cls_id, sep_id: The same; None where a folder does not say them (BERT's do not).
         rotary: None where the layout's positions are learned.
         type_vocab_size: None where the layout has no token types.
+        classifier_dropout: The same of what the classifier of a task is given, while that is learned.
     """
 
     layout: Layout = "modernbert"
@@ -125,6 +126,7 @@ class EncoderConfig(Settings):
     rotary: Rotary | None
     type_vocab_size: int | None = None
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     initializer_range: float
 
     @model_validator(mode="after")

@@ -28,6 +28,8 @@ from unmask.model.pair_head import PairHead
 from unmask.model.parts import Linear, Norm, dropout
 from unmask.model.sequences import Sequences
 
+_CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
+
 
 class Encoder(nn.Module):
     """Token ids to hidden states, for rows that may hold several segments each.
@@ -253,22 +255,42 @@ class MaskedLM(nn.Module):
         """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
-    def classify(self, hidden_ND: Tensor) -> Tensor:
-        """Logits [N, C] of the classes of documents, of their first tokens' hidden states [N, D]."""
+    def classify(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of the classes of documents, of their first tokens' hidden states [N, D].
+
+        Args:
+            hidden_ND: The hidden states.
+            dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
+        """
         assert self.label_head is not None
         if not self.config.parts.label_dense:
-            return self.label_head(self.head.transform(hidden_ND))
-        return self.label_head(hidden_ND if self.pair_head is None else self.pair_head.pool(hidden_ND))
+            hidden_ND = self.head.transform(hidden_ND)
+        elif self.pair_head is not None:
+            hidden_ND = self.pair_head.pool(hidden_ND)
+        return self.label_head(hidden_ND, dropout_seed=self._of_head(dropout_seed))
 
-    def tag(self, hidden_ND: Tensor) -> Tensor:
-        """Logits [N, C] of the tags of tokens, of their hidden states [N, D]."""
+    def tag(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of the tags of tokens, of their hidden states [N, D]; the seed as in `classify`."""
         assert self.tag_head is not None
-        return self.tag_head(self._of_token(hidden_ND))
+        x_ND = self._of_token(hidden_ND)
+        return self.tag_head(dropout(x_ND, self.config.classifier_dropout, seed=self._of_head(dropout_seed)))
 
-    def find_answers(self, hidden_ND: Tensor) -> Tensor:
-        """Logits [N, 2]: that an answer begins at a token, and that it ends there; of their hidden states [N, D]."""
+    def find_answers(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, 2]: that an answer begins at a token, and that it ends there; of their hidden states [N, D].
+
+        Only ModernBERT's head drops something here, as in transformers; the seed as in `classify`.
+        """
         assert self.answer_head is not None
-        return self.answer_head(self._of_token(hidden_ND))
+        x_ND = self._of_token(hidden_ND)
+        if not self.config.parts.label_dense:
+            x_ND = dropout(x_ND, self.config.classifier_dropout, seed=self._of_head(dropout_seed))
+        return self.answer_head(x_ND)
+
+    def _of_head(self, dropout_seed: int | None) -> int | None:
+        """The seed of what the classifier of a task drops, where it drops anything."""
+        if dropout_seed is None or not self.training or self.config.classifier_dropout == 0.0:
+            return None
+        return mix_ints(dropout_seed, _CLASSIFIER)
 
     def _of_token(self, hidden_ND: Tensor) -> Tensor:
         """What heads of single tokens are given: ModernBERT's share the layer and norm of the prediction head."""

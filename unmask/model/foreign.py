@@ -147,15 +147,15 @@ class ForeignTask(nn.Module):
         """Those without heads."""
         return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
 
-    def classify(self, logits_NC: Tensor) -> Tensor:
-        """The logits of texts, as they are."""
+    def classify(self, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """The logits of texts, as they are: what is dropped was dropped by the encoder."""
         return logits_NC
 
-    def tag(self, logits_NC: Tensor) -> Tensor:
+    def tag(self, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
         """The logits of tokens, as they are."""
         return logits_NC
 
-    def find_answers(self, logits_N2: Tensor) -> Tensor:
+    def find_answers(self, logits_N2: Tensor, *, dropout_seed: int | None = None) -> Tensor:
         """The logits of begin and end, as they are."""
         return logits_N2
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from unmask.model.config import Initialisation
+from unmask.model.config import EncoderConfig, Initialisation
 from unmask.model.encoder import MaskedLM
 from unmask.model.parts import Linear
 
@@ -72,10 +72,27 @@ def initialise_head(model: MaskedLM, *, seed: int) -> None:
         _fill(model.head.dense.weight, model.config.initializer_range, torch.Generator().manual_seed(seed))
 
 
-def draw_matrix(weight: Tensor, std: float, generator: torch.Generator) -> None:
-    """Draws a matrix of a new head, as `truncated_normal` does."""
+def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Generator) -> None:
+    """Draws the matrices of a task's new head, in the order in which they stand.
+
+    They are drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation of
+    hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with `initializer_range`,
+    and so is the layer before them. With 0.02 in place of the former, logits are near 0, and much of a short
+    fine-tuning goes into making them larger (docs/experiments.md).
+
+    Args:
+        head: With modules `Linear`; biases stay 0.
+        config: Of the encoder.
+        generator: Of the draws.
+    """
     with torch.no_grad():
-        _fill(weight, std, generator)
+        for module in head.modules():
+            if not isinstance(module, Linear):
+                continue
+            if config.parts.wide_classifier:
+                _fill(module.weight, config.hidden_size**-0.5, generator)
+            else:
+                module.weight.normal_(0.0, config.initializer_range, generator=generator)
 
 
 def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unmask.hashing import mix_ints
 from unmask.model.config import EncoderConfig
-from unmask.model.parts import Linear
+from unmask.model.parts import Linear, dropout
 
 
 class LabelHead(nn.Module):
@@ -30,8 +31,16 @@ class LabelHead(nn.Module):
     def __init__(self, config: EncoderConfig, num_labels: int, *, own_dense: bool) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size, bias=True) if own_dense else None
+        self.rate, self.drops_twice = config.classifier_dropout, config.layout != "bert"
         self.classifier = Linear(config.hidden_size, num_labels, bias=True)
 
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own."""
-        return self.classifier(x_ND if self.dense is None else torch.tanh(self.dense(x_ND)))
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
+
+        What the classifier is given is dropped where there is a seed; in RoBERTa, what the layer is given too.
+        """
+        if self.dense is not None:
+            if self.drops_twice and dropout_seed is not None:
+                x_ND = dropout(x_ND, self.rate, seed=mix_ints(dropout_seed, 0))
+            x_ND = torch.tanh(self.dense(x_ND))
+        return self.classifier(dropout(x_ND, self.rate, seed=dropout_seed))

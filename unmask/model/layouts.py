@@ -24,6 +24,8 @@ class Parts:
         gelu_head: The prediction head uses gelu, whatever the blocks use.
         label_dense: The head for classes of documents has a layer with tanh before its classifier; otherwise it shares
             those of the prediction head.
+        wide_classifier: Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with
+            `initializer_range`.
         type_vocab_size: Usual number of token types; None where the layout has none.
         intermediate_ratio: Usual width of the MLP's inner layer, in hidden sizes.
         norm_eps: What is usually added to the variance in norms.
@@ -37,6 +39,7 @@ class Parts:
     gated: bool
     gelu_head: bool
     label_dense: bool
+    wide_classifier: bool
     type_vocab_size: int | None
     intermediate_ratio: float
     norm_eps: float
@@ -53,6 +56,7 @@ PARTS: dict[Layout, Parts] = {
         gated=True,
         gelu_head=True,
         label_dense=False,
+        wide_classifier=True,
         type_vocab_size=None,
         intermediate_ratio=1.5,
         norm_eps=1e-5,
@@ -67,6 +71,7 @@ PARTS: dict[Layout, Parts] = {
         gated=False,
         gelu_head=False,
         label_dense=True,
+        wide_classifier=False,
         type_vocab_size=2,
         intermediate_ratio=4.0,
         norm_eps=1e-12,
@@ -81,6 +86,7 @@ PARTS: dict[Layout, Parts] = {
         gated=False,
         gelu_head=True,
         label_dense=True,
+        wide_classifier=False,
         type_vocab_size=1,
         intermediate_ratio=4.0,
         norm_eps=1e-5,
@@ -95,6 +101,7 @@ PARTS: dict[Layout, Parts] = {
         gated=False,
         gelu_head=True,
         label_dense=True,
+        wide_classifier=False,
         type_vocab_size=1,
         intermediate_ratio=4.0,
         norm_eps=1e-5,

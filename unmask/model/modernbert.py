@@ -53,6 +53,7 @@ _DEFAULTS: dict[str, Any] = {
     "embedding_dropout": 0.0,
     "attention_dropout": 0.0,
     "mlp_dropout": 0.0,
+    "classifier_dropout": 0.0,
 }
 
 
@@ -83,7 +84,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
         "mlp_dropout": config.dropout,
         "embedding_dropout": config.dropout,
         "classifier_bias": False,
-        "classifier_dropout": 0.0,
+        "classifier_dropout": config.classifier_dropout,
         "decoder_bias": True,
         "tie_word_embeddings": True,
         "local_attention": rotary.local_window,
@@ -144,6 +145,7 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
                 local_rope_theta=_theta(content, "sliding_attention", "local_rope_theta"),
             ),
             "dropout": max(dropouts),
+            "classifier_dropout": content["classifier_dropout"],
             "initializer_range": content["initializer_range"],
         }
 

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.hashing import mix_ints
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
@@ -32,8 +33,7 @@ from unmask.model.folder import (
     read_weights,
 )
 from unmask.model.folder_layout import Pooling
-from unmask.model.initialise import draw_matrix, initialise
-from unmask.model.parts import Linear
+from unmask.model.initialise import draw_task_head, initialise
 
 TaskKind = Literal["classify", "pairs", "regress", "tag", "answer"]
 OF_TEXTS: tuple[TaskKind, ...] = ("classify", "pairs", "regress")
@@ -46,6 +46,7 @@ ARCHITECTURES: dict[TaskKind, str] = {
     "answer": "QuestionAnswering",
 }
 _HEADS = ("label_head.", "tag_head.", "answer_head.")
+_NEW_HEAD = 5  # sets the head's draws apart from those of all weights
 _POOLER = "bert.pooler.dense."
 _OF_ANSWERS = ("may_be_missing", "stride", "longest_answer")
 
@@ -89,20 +90,23 @@ def with_task_head(
         model: A masked language model.
         info: What the head is for.
         seed: Of the weights that are drawn.
-        dropout: Replaces the model's own.
+        dropout: Replaces the model's own, of the encoder and before the classifier.
         trained: Whether the model's weights are taken; otherwise all are drawn, and norms and biases begin at 1 and 0.
     """
-    config = model.config if dropout is None else model.config.model_copy(update={"dropout": dropout})
+    rates = {} if dropout is None else {"dropout": dropout, "classifier_dropout": dropout}
+    config = model.config.model_copy(update=rates)
     new = _with_head(config, info)
-    if not trained:
+    if trained:
+        known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEADS)}
+        new.load_state_dict(known, strict=False)
+    else:
         initialise(new, seed=seed)
+    generator = torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD))
+    for head in (new.label_head, new.tag_head, new.answer_head):
+        if head is not None:
+            draw_task_head(head, config, generator)
+    if not trained:
         return new
-    known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEADS)}
-    new.load_state_dict(known, strict=False)
-    generator = torch.Generator().manual_seed(seed)
-    for name, module in new.named_modules():
-        if f"{name}.".startswith(_HEADS) and isinstance(module, Linear):
-            draw_matrix(module.weight, config.initializer_range, generator)
     dense = None if new.label_head is None else new.label_head.dense
     if dense is not None and (pooler := _pooler_of(model)):
         dense.load_state_dict(pooler)

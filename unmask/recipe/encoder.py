@@ -53,5 +53,6 @@ def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
         rotary=model.rotary,
         type_vocab_size=model.type_vocab_size or parts.type_vocab_size,
         dropout=model.dropout,
+        classifier_dropout=model.dropout,
         initializer_range=model.initializer_range,
     )

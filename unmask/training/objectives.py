@@ -86,13 +86,14 @@ class Objective:
         name: As metrics and summary call it.
         weight: Of its loss per target.
         targets: Finds them in a batch, on the host: on a GPU their number would have to be waited for.
-        losses: Of the targets, given the model that it was made for and the hidden states [T, D] of the batch.
+        losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
+            seed of what a head drops (None: nothing).
     """
 
     name: str
     weight: float
     targets: Callable[[Rows, MaskedRows], Targets]
-    losses: Callable[[Any, Tensor, Targets], Losses]
+    losses: Callable[[Any, Tensor, Targets, int | None], Losses]
 
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -112,7 +113,7 @@ def capacity(count: int, num_positions: int, device: torch.device) -> int:
     return math.ceil(count / step) * step
 
 
-def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
     count = len(targets)
     filled = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
     x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
@@ -120,7 +121,7 @@ def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losse
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
-def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
     assert model.pair_head is not None
     return losses_of(model.pair_head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
@@ -135,7 +136,7 @@ def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
     return find
 
 
-def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
     return losses_of(model.classify(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
 
@@ -153,7 +154,7 @@ def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return replace(plain, boundaries_N=(before_N, behind_N))
 
 
-def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets) -> Losses:
+def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
     assert model.boundary_head is not None
     count = len(targets)
     if hidden_TD.device.type != "cpu":

@@ -103,17 +103,18 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     sums = [torch.zeros((), dtype=torch.float64, device=device) for _ in learned]
     try:
         for number, part in enumerate(parts):
+            seed = None if dropout_seed is None else mix_ints(dropout_seed, number)
             hidden_BSD = model.encoder(
                 part.input_ids_BS,
                 segment_ids_BS=part.segment_ids_BS,
                 position_ids_BS=part.position_ids_BS,
                 token_type_ids_BS=part.token_type_ids_BS,
                 sequences=part.sequences,
-                dropout_seed=None if dropout_seed is None else mix_ints(dropout_seed, number),
+                dropout_seed=seed,
             )
             loss = torch.zeros((), device=device)
             for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
-                found = objective.losses(model, hidden_BSD.flatten(0, 1), target)
+                found = objective.losses(model, hidden_BSD.flatten(0, 1), target, seed)
                 if observe and objective is PREDICT_MASKED:
                     observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, part.pos_N))
                 mean = found.total / totals[index]

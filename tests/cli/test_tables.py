@@ -63,7 +63,7 @@ def test_differences_of_pairs() -> None:
     shown = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
     by_figure = {"loss": {"differences": [shown, PAIR]}, "task_error": {"differences": [PAIR]}}
     assert rows_of(_by_pair({"by_figure": by_figure})) == [
-        "pair figure difference (95 %, over seeds) verdict",
+        "pair figure difference (interval, over seeds) verdict",
         "span - random loss -1.000 (-1.500 to -0.500) span is better",
         "a - b loss 1.000 no difference shown",
         "a - b task error 1.000 no difference shown",

@@ -95,7 +95,7 @@ def _by_pair(result: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("pair")
     table.add_column("figure")
-    table.add_column("difference (95 %, over seeds)", justify="right")
+    table.add_column("difference (interval, over seeds)", justify="right")
     table.add_column("verdict")
     for figure, found in result["by_figure"].items():
         for pair in found["differences"]:

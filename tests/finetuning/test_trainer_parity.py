@@ -245,7 +245,7 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
 
 
 CRITICAL = 2.306  # Student's t at 97.5 %, of 2 x 5 seeds
-EPOCHS = ("epochs=3", "batch_size=16", "patience=none", "warmup=0.1", "weight_decay=0.01", "learning_rate=0.001")
+SETTINGS = ("batch_size=16", "patience=none", "warmup=0.1", "weight_decay=0.01")
 
 
 @pytest.fixture(scope="session")
@@ -302,9 +302,14 @@ def write_files(task: str, shared_data: Path, folder: Path) -> tuple[Path, Path]
 def test_as_good_as_trainer_over_five_seeds(
     bases: Callable[[str], Path], shared_data: Path, tmp_path: Path, layout: str, task: str
 ) -> None:
-    """Ours is not below, of what differs by chance: order, heads. Metrics are those of the last epoch."""
+    """Ours is not below, of what differs by chance: order, heads. Metrics are those of the last epoch.
+
+    Tags are learned at a rate at which three epochs are short: a head that began near 0 would stay at 0.25 there, and
+    these reach 0.43 (docs/experiments.md).
+    """
     base, files = bases(layout), write_files(task, shared_data, tmp_path)
-    runs = runs_of(base, task, *files, EPOCHS)
+    rate, epochs = (0.0003 if task == "tag" else 0.001), (8 if task == "pairs" else 3)  # pairs are slow to be told
+    runs = runs_of(base, task, *files, (*SETTINGS, f"epochs={epochs}", f"learning_rate={rate}"))
     ours = [our_metric(runs, seed) for seed in range(5)]
     theirs = [their_metric(runs, base, seed, tmp_path / "trainer") for seed in range(5)]
     print(f"{layout}, {task}: ours {np.round(ours, 3)}, Trainer {np.round(theirs, 3)}")

@@ -181,16 +181,15 @@ def write_names(source: Sequence[Sentence], path: Path, number: int) -> Path:
 
 
 def write_pairs(source: Sequence[Sentence], path: Path, number: int) -> Path:
-    """A sentence, and half of its words or of another's, shuffled: which?"""
+    """Both halves of a sentence: are they turned round?"""
     rng = random.Random(0)
-    kept = [[word for word, _ in each] for each in source if 10 <= len(each) <= 30][:number]
     rows = []
-    for n, words in enumerate(kept):
-        same = rng.random() < 0.5
-        others = list(words if same else kept[n - 1])
-        rng.shuffle(others)
-        second = " ".join(others[: len(others) // 2])
-        rows.append({"first": " ".join(words), "second": second, "label": "same" if same else "other"})
+    for sentence in [each for each in source if 10 <= len(each) <= 30][:number]:
+        words = [word for word, _ in sentence]
+        halves = [" ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])]
+        turned = rng.random() < 0.5
+        first, second = reversed(halves) if turned else halves
+        rows.append({"first": first, "second": second, "label": "turned" if turned else "straight"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 

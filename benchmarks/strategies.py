@@ -73,9 +73,9 @@ class Tuning(NamedTuple):
 
 
 TUNING = {
-    "sst2": Tuning(3, 32, 5e-4, 3000),
-    "wnut17": Tuning(3, 8, 1e-3),
-    "ud_english_ewt": Tuning(3, 16, 1e-3, 2000),
+    "sst2": Tuning(3, 32, 5e-4, 2000),
+    "wnut17": Tuning(3, 32, 1.5e-3),
+    "ud_english_ewt": Tuning(3, 16, 1e-3, 1500),
 }
 TaskFiles = Mapping[str, Mapping[str, str]]  # paths of train, validation and test by task
 
@@ -382,7 +382,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("docs/measured/strategies.jsonl"))
     parser.add_argument("--work", type=Path, default=Path("runs/strategies"), help="prepared text, log, running cells")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=300, help="of pretraining")
+    parser.add_argument("--steps", type=int, default=250, help="of pretraining")
     parser.add_argument("--refresh-steps", type=int, default=50, help="between scores that a model makes")
     parser.add_argument("--megabytes", type=float, default=6.0, help="of each text that are used")
     parser.add_argument("--vocab-size", type=int, default=8192)

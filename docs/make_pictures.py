@@ -108,7 +108,10 @@ def units_of(rows: Rows, masker: Masker, epoch: int) -> FlatUnits:
     flat = flatten(rows, mix_ints(masker.seed, epoch, _MASK))
     units = masker.settings.units
     if isinstance(units, MixtureUnits):
-        return draw_mixture(units, flat, masker.tables, seed=masker.seed, epoch=epoch, step=0, progress=0.0).units
+        mixed = draw_mixture(
+            units, flat, masker.tables, seed=masker.seed, epoch=epoch, step=0, progress=0.0, with_keys=False
+        )
+        return mixed.units
     return partition(flat, units.starts(flat, masker.tables))
 
 

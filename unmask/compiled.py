@@ -5,8 +5,8 @@ the model; a compiled loop reads its input once and writes its result once. Loop
 numba compiles once on a machine (a second or so each; it keeps them beside the source, or in the user's cache folder
 where that cannot be written). They hold no lock of Python's while they run.
 
-Every such loop computes what tensor operations compute on other devices; tests compare the two by making `serves` say
-no.
+A loop of the model computes what tensor operations compute on other devices; tests compare the two by making `serves`
+say no. Masking is done by loops alone, on the host.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from tests.command_line import Main, call
-from tests.masking.helpers import frequencies_of, make_rows, masker_of
+from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
 from unmask.evaluation.audit import audit
 from unmask.masking.engine import MaskedRows, Masker
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.tables import Tables
 from unmask.packing.rows import Rows
+from unmask.settings import validated
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -96,6 +98,59 @@ def test_units_that_are_masked_too_rarely_break_a_promise(
     broken = audited(tokenizer, rows, by_tokens(rows), masker).broken
     assert {name for name in groups if any(f"units by {name}" in text for text in broken)} == groups
     assert not audited(tokenizer, rows, by_tokens(rows), by_tokens).broken
+
+
+def test_units_that_are_torn_apart_break_a_promise(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 500, [40], mean_word=2.0)
+    found = audited(tokenizer, rows, masker_of(tokenizer)(rows), masker_of(tokenizer, strategy="whole_word"))
+    assert found.split_units > 1000
+    assert f"{found.split_units:,} units are predicted in part" in found.broken
+
+
+def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Tokenizer) -> None:
+    """Asked for with next to nothing, 30 of 200 are too many, however small their variance is."""
+    rows = make_rows(tokenizer, 200, [40], mean_word=1.0)
+    rare = int(rows.input_ids[0, 1])
+    rows.input_ids[:, 1] = rare
+    frequencies = np.where(np.arange(tokenizer.vocab_size) == rare, 10**9, 1)
+    tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
+    settings = {"units": {"kind": "words"}, "weights": {"kind": "frequency", "floor": 1}}
+    masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables)
+    broken = audited(tokenizer, rows, masker_of(tokenizer, strategy="whole_word")(rows), masker).broken
+    assert not audited(tokenizer, rows, masker(rows), masker).broken
+    assert any("units by asked-for probability, up to 2.5%" in text for text in broken)
+
+
+@pytest.mark.parametrize("budget", ["units", "tokens"])
+def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokenizer, budget: str) -> None:
+    rows = make_rows(tokenizer, 400, [60], mean_word=2.0)
+    settings = {"strategy": "whole_word", "rate": 0.3, "prediction_rate": 0.1, "budget": budget}
+    masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer)
+    other = Masker(masker.settings.model_copy(update={"rate": 0.6}), tokenizer)
+    assert not audited(tokenizer, rows, masker(rows), masker).broken
+    broken = audited(tokenizer, rows, other(rows), masker).broken
+    assert any("of the tokens are changed, not 27.00%" in text for text in broken)
+
+
+def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 1000, [3, 40, 1, 6], mean_word=2.0)
+    for strategy in ("whole_word", "frequency"):
+        settings = {"strategy": strategy, "rate": 0.1, "least_one": True}
+        masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables_of(tokenizer))
+        found = audited(tokenizer, rows, masker(rows), masker)
+        assert not found.broken
+        assert found.rows_without_target == 0
+        assert found.rate > 0.105
+        assert audited(tokenizer, rows, masker_of(tokenizer, strategy=strategy, rate=0.1)(rows), masker).broken
+
+
+@pytest.mark.parametrize("kind", ["uniform", "beta"])
+def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tokenizer, kind: str) -> None:
+    """A single one is never at the mean of the distribution."""
+    rows = make_rows(tokenizer, 1, [400])
+    for seed in range(20):
+        masker = masker_of(tokenizer, rate={"kind": kind}, seed=seed)
+        assert not audited(tokenizer, rows, masker(rows), masker).broken
 
 
 def test_a_single_document_has_an_error_of_its_own(tokenizer: Tokenizer) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from unmask.errors import SettingsError
 from unmask.masking.schedule import LinearRate
+from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
 from unmask.model.config import Rotary
 from unmask.recipe.encoder import encoder_config
@@ -20,6 +21,17 @@ def test_every_packaged_recipe_loads_and_survives_its_own_file(tmp_path: Path) -
         recipe = load_recipe(name)
         (tmp_path / "r.toml").write_text(recipe.to_toml())
         assert load_recipe(str(tmp_path / "r.toml")) == recipe
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_survives_its_file(tmp_path: Path, strategy: str) -> None:
+    """Its name too, and what a checkpoint knows of it: a run goes on only where both do."""
+    recipe = load_recipe(options={"masking.strategy": strategy})
+    (tmp_path / "r.toml").write_text(recipe.to_toml())
+    again = load_recipe(str(tmp_path / "r.toml"), complete=False)
+    assert again == recipe
+    assert again.masking.strategy == strategy
+    assert again.fingerprinted() == recipe.fingerprinted()
 
 
 @pytest.mark.parametrize("line", ['start = "runs/a/model"', 'model = "base"', "training = 5"])

@@ -137,6 +137,7 @@ def _plain(entry: Audit) -> dict[str, Any]:
         "special_targets": entry.special_targets,
         "special_replacements": entry.special_replacements,
         "changed_outside": entry.changed_outside,
+        "split_units": entry.split_units,
         "rows_without_target": entry.rows_without_target,
         "rows": entry.rows,
         "tokens": entry.tokens,

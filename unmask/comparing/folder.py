@@ -91,6 +91,8 @@ def _change(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
             if section == "files":
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 return f"that was begun with other files: {key} {change}"
+            if old is None and section == "recipes" and key.endswith("masking.budget"):
+                return f"by an earlier version, whose masks fill a budget of tokens ({key} = 'tokens')"
             return f"with {'recipe ' if section == 'recipes' else ''}{key} = {old!r}, but now it is {new!r}"
     return None
 

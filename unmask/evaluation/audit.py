@@ -44,6 +44,7 @@ class Audit:
         by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
         pairs: Of sentence pairs, where the rows hold such.
         inclusion: How often units are predicted, by size, place, length of the document and weight.
+        split_units: Units of which some tokens are predicted and others are not.
         broken: Promises that do not hold, in words.
     """
 
@@ -64,6 +65,7 @@ class Audit:
     by_pos: Mapping[str, tuple[int, int]] | None
     pairs: PairAudit | None
     inclusion: InclusionAudit
+    split_units: int
     broken: tuple[str, ...]
 
 
@@ -100,7 +102,10 @@ class _Tally:
         self.sizes: list[Counts] = []  # tokens and targets of each document piece
         self.targets: list[Counts] = []
         self.inclusion = InclusionTally(masker)
-        self.variance = 0.0  # of the number of targets, at the most
+        self.expected = self.variance = 0.0  # of the number of targets
+        self.split = 0
+        self.changed: list[Counts] = []  # tokens of each document piece that the model sees changed
+        self.expected_changes = self.variance_of_changes = 0.0
 
     def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
         ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
@@ -125,16 +130,21 @@ class _Tally:
         _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
         _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
         self._add_spans(target_T, starts_T, segment_T)
-        spread_T = self.inclusion.add(segment_T, maskable_T, masked, weighed)
-        if self.settings.budget == "units":
-            self.variance += float(spread_T.sum())
+        expected = self.inclusion.add(segment_T, maskable_T, masked, weighed)
+        self.expected += float(expected.predicted.sum())
+        self.variance += float(expected.spread.sum()) if self.settings.budget == "units" else 0.0
+        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
+        self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
+        self.changed.append(np.bincount(segment_T, maskable_T & (seen_T != ids_T)).astype(np.int64))
+        self.expected_changes += float(expected.chosen.sum()) * (1.0 - self.settings.replacement.shares[2])
+        self.variance_of_changes += float((expected.chosen * size_T).sum())  # more than it can be
         if "pos" in rows.annotations and self.pos_labels is not None:
             if self.by_pos is None:
                 self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
             _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
         if rows.token_type_ids is not None:
             self.pairs = self.pairs or PairTally()
-            self.pairs.add(rows, masked, spread_T if self.settings.budget == "units" else np.zeros_like(spread_T))
+            self.pairs.add(rows, masked, expected)
 
     def _add_spans(self, target_T: NDArray[np.bool_], starts_T: NDArray[np.bool_], segment_T: Counts) -> None:
         """Stretches of targets and how many words they touch."""
@@ -151,8 +161,7 @@ class _Tally:
         sizes, targets = sizes[sizes > 0], targets[sizes > 0]
         expected = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
         ratio = ratio_of_sums(targets, sizes, self.variance)
-        promised = self.settings.budget == "units" and not self.settings.least_one
-        inclusion = self.inclusion.result(promised=promised)
+        inclusion = self.inclusion.result()
         pairs = None if self.pairs is None else self.pairs.result()
         shares = self.kinds / max(self.kinds.sum(), 1)
         return Audit(
@@ -173,7 +182,8 @@ class _Tally:
             by_pos=self._named_pos(),
             pairs=pairs,
             inclusion=inclusion,
-            broken=(*self._broken(expected, ratio, shares, pairs), *inclusion.broken()),
+            split_units=self.split,
+            broken=(*self._broken(ratio, shares, pairs), *inclusion.broken()),
         )
 
     def _named_pos(self) -> dict[str, tuple[int, int]] | None:
@@ -184,13 +194,17 @@ class _Tally:
         counts[NO_TAG] = counts.pop(NO_TAG)
         return {name: (int(tokens), int(chosen)) for name, (tokens, chosen) in counts.items() if tokens}
 
-    def _broken(
-        self, expected: float, found: Ratio, shares: NDArray[np.float64], pairs: PairAudit | None
-    ) -> Iterable[str]:
-        if not self.settings.least_one and found.differs_from(expected):
-            yield f"{found.rate:.2%} of the tokens are predicted, not {expected:.2%}"
-        if not self.settings.least_one and pairs is not None:
-            yield from pairs.broken(expected)
+    def _broken(self, found: Ratio, shares: NDArray[np.float64], pairs: PairAudit | None) -> Iterable[str]:
+        if self.inclusion.promised or not self.settings.least_one:
+            tokens = max(int(np.concatenate(self.sizes).sum()), 1)
+            # Where each document piece draws its rate, what these pieces drew.
+            if found.differs_from(expected := self.expected / tokens):
+                yield f"{found.rate:.2%} of the tokens are predicted, not {expected:.2%}"
+            changed = ratio_of_sums(np.concatenate(self.changed), np.concatenate(self.sizes), self.variance_of_changes)
+            if changed.differs_from(wanted := self.expected_changes / tokens):
+                yield f"{changed.rate:.2%} of the tokens are changed, not {wanted:.2%}"
+            if pairs is not None:
+                yield from pairs.broken()
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
         for name, share, wanted in zip(
             ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True
@@ -201,6 +215,7 @@ class _Tally:
             (self.special_targets, "special tokens are predicted"),
             (self.special_replacements, "special tokens stand for a target"),
             (self.changed_outside, "tokens are changed without being chosen, or have a wrong label"),
+            (self.split, "units are predicted in part"),
         ):
             if number:
                 yield f"{number:,} {what}"

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SIGMAS = 4.5  # a promise is broken beyond so many standard errors: by chance about once in 150,000 audits
+# A promise is broken beyond so many standard errors. Where all strategies are audited, some 300 figures are judged; by
+# chance one of them lies beyond about once in 90,000 audits.
+SIGMAS = 5.5
 
 Counts = NDArray[np.int64]
 

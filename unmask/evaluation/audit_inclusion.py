@@ -25,7 +25,7 @@ PLACES = ("the only unit", "first", "first quarter", "second quarter", "third qu
 LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
 _CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
-_LEAST_VARIANCE = 9.0  # of a count: below, it is too far from a normal one to be judged
+_LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
 
 
 class Inclusion(NamedTuple):
@@ -82,17 +82,34 @@ class InclusionAudit:
                 )
 
 
+class Expected(NamedTuple):
+    """Of the tokens of each unit, at the place where it begins; 0 elsewhere. Each is [T].
+
+    Attributes:
+        predicted: How many should be predicted.
+        chosen: How many should be chosen.
+        spread: The most that the unit adds to the variance of the number of predicted tokens: its probability, times
+            the opposite's, times the square of its size.
+    """
+
+    predicted: Floats
+    chosen: Floats
+    spread: Floats
+
+
 class InclusionTally:
     """Adds up batches."""
 
     def __init__(self, masker: Masker) -> None:
-        self._prediction_rate = masker.settings.prediction_rate
+        self._settings = masker.settings
         self._sums = {
             name: np.zeros((len(groups), 4))  # units, asked for, predicted, variance
             for name, groups in (("size", SIZES), ("place", PLACES), ("length", LENGTHS), ("chance", CHANCES))
         }
 
-    def add(self, segment_T: Counts, maskable_T: NDArray[np.bool_], masked: MaskedRows, weighed: WeighedRows) -> Floats:
+    def add(
+        self, segment_T: Counts, maskable_T: NDArray[np.bool_], masked: MaskedRows, weighed: WeighedRows
+    ) -> Expected:
         """Counts one batch.
 
         Args:
@@ -100,19 +117,15 @@ class InclusionTally:
             maskable_T: What may be masked.
             masked: What was made of the batch.
             weighed: What it was drawn from.
-
-        Returns:
-            [T]: at each place where a unit begins, the most that it can add to the variance of the number of masked
-            tokens: its probability, times the opposite's, times the square of its size. Drawing a fixed number of
-            units makes the true variance smaller.
         """
         begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
         place_U = np.flatnonzero(maskable_T & (begin_T == np.arange(len(begin_T))))
         segment_U, size_U = segment_T[place_U], size_T[place_U]
-        rate_U = weighed.rate.numpy().ravel()[place_U]
-        if self._prediction_rate is not None:
-            rate_U = np.full_like(rate_U, self._prediction_rate)
-        asked_U = asked_for(weighed.log2_weight.numpy().ravel()[place_U], size_U, segment_U, rate_U)
+        rate_U, log2_U = (tensor.numpy().ravel()[place_U] for tensor in (weighed.rate, weighed.log2_weight))
+        least_one, share = self._settings.least_one, self._settings.prediction_rate
+        chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
+        if share is not None:
+            asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
         predicted_U = masked.labels.numpy().ravel()[place_U] >= 0
 
         tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
@@ -128,12 +141,20 @@ class InclusionTally:
         for name, group_U in groups.items():
             for column, values_U in enumerate((np.ones_like(asked_U), asked_U, predicted_U, variance_U)):
                 self._sums[name][:, column] += np.bincount(group_U, values_U, minlength=len(self._sums[name]))
-        spread_T = np.zeros(len(begin_T))
-        spread_T[place_U] = variance_U * size_U**2
-        return spread_T
+        found = Expected(*(np.zeros(len(begin_T)) for _ in Expected._fields))
+        found.predicted[place_U], found.chosen[place_U] = asked_U * size_U, chosen_U * size_U
+        found.spread[place_U] = variance_U * size_U**2
+        return found
 
-    def result(self, *, promised: bool) -> InclusionAudit:
-        """The sum of all batches. Args: promised: Whether probabilities are promised; else nothing is broken."""
+    @property
+    def promised(self) -> bool:
+        """Whether probabilities are promised: a budget of tokens does not, nor a floor of what is predicted."""
+        settings = self._settings
+        return settings.budget == "units" and not (settings.least_one and settings.prediction_rate is not None)
+
+    def result(self) -> InclusionAudit:
+        """The sum of all batches."""
+        promised = self.promised
 
         def found(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
             table = zip(groups, self._sums[name], strict=True)
@@ -145,9 +166,12 @@ class InclusionTally:
 
 
 def _inclusion(units: float, asked: float, predicted: float, variance: float, *, promised: bool) -> Inclusion:
-    """Units of a segment are drawn without replacement, so the variance is at most that of independent draws."""
-    sure = variance >= _LEAST_VARIANCE or variance == 0.0
-    broken = promised and sure and abs(predicted - asked) > SIGMAS * variance**0.5 + 0.5
+    """The variance is that of independent draws.
+
+    That of a segment is smaller as a rule, since a number of units is drawn that hardly varies; in a segment of a few
+    units it may be a quarter larger, which the many standard errors that are granted leave room for.
+    """
+    broken = promised and abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5
     return Inclusion(int(units), asked / units, predicted / units, broken)
 
 
@@ -164,7 +188,7 @@ def _places(segment_U: Counts) -> Counts:
     return place_U
 
 
-def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats) -> Floats:
+def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats, *, least_one: bool = False) -> Floats:
     """The probabilities that weights ask for: in proportion to them within a segment, at most 1, and exact in tokens.
 
     Args:
@@ -172,6 +196,7 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats)
         size_U: Tokens.
         segment_U: Running numbers of segments, in order.
         rate_U: Expected share of the segment's tokens.
+        least_one: Whether one unit is taken where less than one is expected, in the same proportions.
     """
     asked_U = rate_U.copy()
     ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1
@@ -182,6 +207,8 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats)
             weights = np.exp2(np.maximum(log2_U[inside] - log2_U[inside].max(), -1000.0))
             asked_U[inside] = _in_proportion(weights, size_U[inside], float(rate_U[begin]))
         begin = int(end)
+    if least_one:
+        asked_U = asked_U / np.minimum(np.bincount(segment_U, asked_U), 1.0)[segment_U]
     return asked_U
 
 

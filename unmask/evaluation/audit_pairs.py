@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.evaluation.audit_counts import Counts, Ratio, ratio_of_sums, stretches
+from unmask.evaluation.audit_inclusion import Expected
 from unmask.masking.engine import MaskedRows
 from unmask.packing.rows import Rows
 
@@ -26,16 +27,19 @@ class PairAudit:
         second: The same in second halves.
         pairs: Pairs with text in both halves.
         with_both: Those of them in which tokens of both halves are predicted.
+        expected: What the shares should be.
     """
 
     first: Ratio
     second: Ratio
     pairs: int
     with_both: int
+    expected: tuple[float, float]
 
-    def broken(self, expected: float) -> Iterator[str]:
+    def broken(self) -> Iterator[str]:
         """Halves whose rate is not the expected one, in words."""
-        for name, found in (("first", self.first), ("second", self.second)):
+        halves = (("first", self.first), ("second", self.second))
+        for (name, found), expected in zip(halves, self.expected, strict=True):
             if found.differs_from(expected):
                 yield f"{found.rate:.2%} of the tokens in {name} halves of pairs are predicted, not {expected:.2%}"
 
@@ -46,10 +50,10 @@ class PairTally:
     def __init__(self) -> None:
         self._sizes: list[Counts] = []  # [P, 2]: of both halves
         self._targets: list[Counts] = []
-        self._variance = np.zeros(2)
+        self._variance, self._expected = np.zeros(2), np.zeros(2)
 
-    def add(self, rows: Rows, masked: MaskedRows, spread_T: NDArray[np.float64]) -> None:
-        """Counts one batch, whose rows have token types. Args: spread_T: As `InclusionTally.add` returns it."""
+    def add(self, rows: Rows, masked: MaskedRows, expected: Expected) -> None:
+        """Counts one batch, whose rows have token types. Args: expected: As `InclusionTally.add` returns it."""
         assert rows.token_type_ids is not None
         place_T = 2 * stretches(rows.segment_ids.numpy()) + rows.token_type_ids.numpy().ravel()
         size = 2 * (int(place_T[-1]) // 2 + 1)
@@ -59,7 +63,8 @@ class PairTally:
 
         self._sizes.append(count(rows.maskable.numpy().ravel()))
         self._targets.append(count(masked.labels.numpy().ravel() >= 0))
-        self._variance += np.bincount(place_T % 2, spread_T, minlength=2)
+        self._variance += np.bincount(place_T % 2, expected.spread, minlength=2)
+        self._expected += np.bincount(place_T % 2, expected.predicted, minlength=2)
 
     def result(self) -> PairAudit:
         """The sum of all batches."""
@@ -68,4 +73,6 @@ class PairTally:
         first, second = (
             ratio_of_sums(targets[:, half], sizes[:, half], float(self._variance[half])) for half in (0, 1)
         )
-        return PairAudit(first, second, int(whole.sum()), int((targets[whole] > 0).all(1).sum()))
+        shares = self._expected / np.maximum(sizes.sum(0), 1)
+        both = int((targets[whole] > 0).all(1).sum())
+        return PairAudit(first, second, int(whole.sum()), both, (float(shares[0]), float(shares[1])))

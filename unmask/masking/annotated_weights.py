@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.masking.budget import RATE_BITS
 from unmask.masking.flat import FlatRows, FlatUnits
+from unmask.masking.kernels.draw import RATE_BITS
 from unmask.masking.kernels.keys import KEY_BITS
 from unmask.masking.keys import LARGEST_LOG2, fixed_log2, uniform_keys
 from unmask.masking.lines import take
@@ -73,9 +73,10 @@ class FirstWeights(Settings):
         first_T = self._is_first(rows, units)
         of_first_T = rows.segment_sum(units.size_T * first_T)
         of_others_T = rows.segment_sum(units.size_T * (1 - first_T))
+        longest = 1 << rows.width.bit_length()  # few tables, whatever the widths of batches
         logs = tables.derived(
-            ("log2 of tokens", rows.width), lambda: fixed_log2(torch.arange(rows.width + 1).clamp(min=1).double())
-        ).to(first_T.device)
+            ("log2 of tokens", longest), lambda: fixed_log2(torch.arange(longest).clamp(min=1).double())
+        )
         share = _log2_of(self.share)
         others = _NEVER_FIRST if self.share == 1.0 else _log2_of(1.0 - self.share)
         return torch.where(first_T == 1, share - take(logs, of_first_T), others - take(logs, of_others_T))

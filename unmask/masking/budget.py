@@ -22,9 +22,8 @@ from torch import Tensor
 from unmask.compiled import arrays
 from unmask.masking.flat import FlatRows, FlatUnits
 from unmask.masking.kernels import draw as kernels
+from unmask.masking.kernels.draw import RATE_BITS
 from unmask.masking.keys import powers
-
-RATE_BITS = 24
 
 
 def draw_units(
@@ -56,7 +55,7 @@ def draw_units(
     log2_or_none_T = torch.zeros(0, dtype=torch.int64) if log2_T is None else log2_T
     predicted = -1 if prediction_rate is None else round(prediction_rate * 2**RATE_BITS)
     batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, log2_or_none_T, rows.bits_T, _share(rate))
-    found = kernels.take_units((RATE_BITS, least_one, predicted), powers(), *batch)
+    found = kernels.take_units((least_one, predicted), powers(), *batch)
     chosen_T, predicted_T = (torch.from_numpy(array) for array in found)
     return chosen_T, predicted_T
 
@@ -82,7 +81,7 @@ def fill_tokens(
     Source: Efraimidis and Spirakis 2006 for weighted keys.
     """
     batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, keys_T, rows.bits_T, _share(rate))
-    return torch.from_numpy(kernels.fill_tokens(RATE_BITS, least_one, *batch))
+    return torch.from_numpy(kernels.fill_tokens(least_one, *batch))
 
 
 def _share(rate: float | Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
 from unmask.masking.boundaries import Boundaries, boundaries
-from unmask.masking.budget import RATE_BITS, draw_units, fill_tokens
+from unmask.masking.budget import draw_units, fill_tokens
 from unmask.masking.flat import FlatRows, FlatUnits, flatten, partition
+from unmask.masking.kernels.draw import RATE_BITS
 from unmask.masking.kernels.keys import POINT
 from unmask.masking.lines import pick, take
 from unmask.masking.mixture import draw_mixture
@@ -283,7 +284,7 @@ class Masker:
         """What masking draws from: the units of the rows, their weights and the rates, for whoever checks the masks.
 
         Args:
-            rows: As `__call__` takes them, packed.
+            rows: Packed rows, on the host.
             epoch, progress, step, scores: As `__call__` takes them.
         """
         found = self._weighed(rows, epoch=epoch, progress=progress, step=step, scores=scores)
@@ -306,8 +307,9 @@ class Masker:
         rate = self._rate(flat, progress)
         if isinstance(settings.units, MixtureUnits):
             mixed = draw_mixture(
-                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
-            )
+                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress,
+                with_keys=settings.budget == "tokens",
+            )  # fmt: skip
             return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.keys_T, mixed.per_unit_T, mixed.in_span_T)
         units = partition(flat, settings.units.starts(flat, tables))
         log2_T = settings.weights.log2(flat, units, tables)

@@ -75,10 +75,6 @@ class FlatUnits:
     begin_T: Tensor
     size_T: Tensor
 
-    def sum(self, values_T: Tensor) -> Tensor:
-        """Sums over the tokens of each unit, at the place where it begins; 0 elsewhere. Args: values_T: [T]."""
-        return _sums(self.begin_T, values_T)
-
     def largest(self, values_T: Tensor) -> Tensor:
         """The largest of each unit's tokens, at the place where it begins."""
         return torch.from_numpy(unit_kernels.largest(*arrays(self.begin_T, values_T)))

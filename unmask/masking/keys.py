@@ -1,8 +1,7 @@
-"""Logarithms of weights, and sorting keys from them and random bits: integers, the same on every device.
+"""Logarithms of weights in fixed point, powers to undo them, and sorting keys: the same on every machine.
 
-A weighted key is E / w; its order is that of log2(E) - log2(w). Logarithms are fixed-point numbers and come from tables
-that are made on the host: the device adds, shifts and looks up, and never computes a logarithm of its own. Keys are for
-a budget of tokens (`unmask.masking.budget`) alone.
+A weighted key is E / w; its order is that of log2(E) - log2(w), and the first comes from a table. Keys are for a budget
+of tokens (`unmask.masking.budget`) alone.
 
 Shape suffix: T = all positions of a batch in a line.
 """
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from unmask.compiled import arrays
 from unmask.masking.kernels import keys as kernels
+from unmask.masking.kernels.draw import MOST_DOUBLINGS
 from unmask.masking.kernels.keys import KEY_BITS, POINT
 
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
@@ -60,15 +60,16 @@ def fixed_log2(values: Tensor) -> Tensor:
 
 
 @functools.cache
-def powers() -> NDArray[np.float64]:
-    """Powers of 2 from 2**0 to 2**1 in 512 steps, and from there to the first of these in 512 steps: [2, 512].
+def powers() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """2**-n for whole n; for n from 0 to 1 in 512 steps; and from there to the first of these in 512 steps.
 
-    The product of one of each is a power with an exponent in 2**-18. Rounded to 36 bits, so that the last bit of a
-    machine's own powers does not matter.
+    The product of one of each is a power with an exponent in 2**-18. The fractions are rounded to 36 bits, so that the
+    last bit of a machine's own powers does not matter.
     """
     half = 1 << POINT // 2
     steps = np.arange(half) / half
-    return np.round(np.exp2(np.stack([steps, steps / half])) * 2.0**36) / 2.0**36
+    coarse, fine = (np.round(np.exp2(-exponents) * 2.0**36) / 2.0**36 for exponents in (steps, steps / half))
+    return np.ldexp(1.0, -np.arange(MOST_DOUBLINGS + 1)), coarse, fine
 
 
 @functools.cache

@@ -30,20 +30,28 @@ class Mixed:
     Attributes:
         units: The units.
         log2_T: int64: logarithms of their weights, at the places where they begin.
-        keys_T: int64: their keys, for a budget of tokens.
+        keys_T: int64: their keys, where a budget of tokens needs some.
         per_unit_T: bool: whether replacement draws once for the token's unit.
         in_span_T: bool: whether that is a span.
     """
 
     units: FlatUnits
     log2_T: Tensor
-    keys_T: Tensor
+    keys_T: Tensor | None
     per_unit_T: Tensor
     in_span_T: Tensor
 
 
 def draw_mixture(
-    mixture: MixtureUnits, rows: FlatRows, tables: Tables, *, seed: int, epoch: int, step: int, progress: float
+    mixture: MixtureUnits,
+    rows: FlatRows,
+    tables: Tables,
+    *,
+    seed: int,
+    epoch: int,
+    step: int,
+    progress: float,
+    with_keys: bool,
 ) -> Mixed:
     """Partitions each segment by the strategy that falls to it.
 
@@ -55,6 +63,7 @@ def draw_mixture(
         epoch: Of the rows.
         step: Number of the step, where the progress does not tell it.
         progress: Of the training, in [0, 1].
+        with_keys: Whether units get keys.
     """
     ends = _ends(mixture, progress)
     choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
@@ -66,7 +75,8 @@ def draw_mixture(
         part_T += choice_T >= end
 
     starts_T = torch.zeros_like(rows.maskable_T)
-    log2_T, keys_T = torch.zeros_like(rows.bits_T), torch.zeros_like(rows.bits_T)
+    log2_T = torch.zeros_like(rows.bits_T)
+    keys_T = torch.zeros_like(rows.bits_T) if with_keys else None
     per_unit_T = torch.zeros_like(rows.maskable_T)
     in_span_T = torch.zeros_like(rows.maskable_T)
     for number, part in enumerate(mixture.parts):
@@ -76,7 +86,8 @@ def draw_mixture(
         part_log2_T = part.weights.log2(rows, part_units, tables)
         starts_T = torch.where(mine_T, part_starts_T, starts_T)
         log2_T = pick(mine_T, 0 if part_log2_T is None else part_log2_T, log2_T)
-        keys_T = pick(mine_T, keys_of(part.weights, part_log2_T, rows, part_units), keys_T)
+        if keys_T is not None:
+            keys_T = pick(mine_T, keys_of(part.weights, part_log2_T, rows, part_units), keys_T)
         if part.units.replaced_per == "unit":
             per_unit_T |= mine_T
         if isinstance(part.units, SpanUnits):

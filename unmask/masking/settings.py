@@ -107,7 +107,7 @@ class MaskingSettings(Settings):
             others in proportion to their weights (at most 1), so that neither size nor place nor the length of the
             document matters. `tokens` fills a budget of tokens in the order of random keys, as earlier versions did:
             the share of tokens varies less from step to step, but in short documents long words are taken too
-            rarely, last spans too often, and weights are no odds (docs/masking.md).
+            rarely, last spans too often, and not in proportion to weights (docs/masking.md).
         least_one: Whether each document piece has at least one target; this bends the rate of very short ones, so
             it cannot be had with losses that are weighted by the rate.
         replacement: What stands at the chosen tokens.
@@ -202,9 +202,19 @@ def expand_strategy(values: Any) -> Any:
     if name is None and not pair.keys() & values.keys():
         name = "random"
     parts = {part: _filled(values.get(part), default) for part, default in pair.items()}
-    if any(parts[part] not in (pair[part], pair[part].model_dump()) for part in pair):
+    if not all(_is_default(parts[part], default) for part, default in pair.items()):
         name = None
     return {**values, **parts, "strategy": name}
+
+
+def _is_default(given: Any, default: Settings) -> bool:
+    """Whether settings, or a table of such as a recipe's file holds it, are those of the strategy."""
+    if isinstance(given, Settings):
+        return given == default
+    try:
+        return type(default).model_validate(given) == default
+    except ValueError:
+        return False  # of another kind, or wrong, which whoever takes it says
 
 
 def _filled(given: Any, default: Settings) -> Any:

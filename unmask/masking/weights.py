@@ -1,7 +1,7 @@
 """Weights: how likely a unit is to be drawn.
 
-A weight is an odd: a unit of twice the weight is taken twice as often, up to always. What is done with the weights
-stands in `unmask.masking.budget`.
+A unit of twice the weight is taken twice as often, up to always. What is done with the weights stands in
+`unmask.masking.budget`.
 
 Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 """

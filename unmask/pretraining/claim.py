@@ -29,8 +29,13 @@ def masks_by_tokens(folder: RunFolder) -> bool:
         return False  # whoever loads the recipe says what is wrong with it
 
 
-def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
+def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, names_budget: bool = False) -> Recipe:
     """Writes the recipe into a new folder, or takes the one of the run that goes on, with the masks that it began with.
+
+    Args:
+        folder: Of the run.
+        wanted: What is asked for; None: to go on.
+        names_budget: Whether `masking.budget` is among what is asked for.
 
     Raises:
         RunError: Other settings are asked for than the run has.
@@ -41,7 +46,7 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None) -> Recipe:
         return wanted
     options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
     kept = load_recipe(str(folder.recipe), options=options, complete=False)
-    if wanted is not None and options:
+    if wanted is not None and options and not names_budget:
         wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
     if wanted is not None and wanted != kept:
         key, old, new = next(differences(kept.model_dump(), wanted.model_dump()))

@@ -132,7 +132,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             reporter.note(
                 "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
             )
-        resolved = claim_recipe(folder, wanted)
+        named = any(setting.startswith("masking.budget") for setting in settings)
+        resolved = claim_recipe(folder, wanted, names_budget=named)
         if goes_on and folder.summary.is_file():
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
             return Run(folder.root, read_object(folder.summary, "take it away, and the run is evaluated again"))

@@ -38,6 +38,8 @@ class AuditedUnits(Protocol):
     def asked(self) -> float: ...  # noqa: D102
     @property
     def realised(self) -> float: ...  # noqa: D102
+    @property
+    def broken(self) -> bool: ...  # noqa: D102
 
 
 class AuditedInclusion(Protocol):
@@ -155,7 +157,7 @@ def _inclusion(found: AuditedInclusion) -> str:
         rows.append(
             f"<tr><td>{'' if kind == before else escape(kind)}</td><td>{escape(name)}</td>"
             f"<td class=number>{units.units:,}</td><td class=number>{units.asked:.2%}</td>"
-            f"<td class=number>{units.realised:.2%}</td></tr>"
+            f"<td class=number>{units.realised:.2%}{' (broken)' if units.broken else ''}</td></tr>"
         )
         before = kind
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"

@@ -5,8 +5,6 @@ Arrays: T = all positions of a batch in a line; V = vocabulary.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,9 +16,11 @@ from unmask.masking.kernels.rows import Bools, Ints
 
 Floats = NDArray[np.float64]
 
+RATE_BITS = 24
+_CROSSING = (1 << RATE_BITS) - 1  # random bits that say whether the unit is taken that crosses
 _KEY = (1 << KEY_BITS) - 1
 _HALF, _LOW = POINT // 2, (1 << POINT // 2) - 1  # fractions of logarithms are looked up in two halves
-_MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
+MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
 _CHANCE_BITS = 32  # of probabilities
 _ONE, _LOW_32 = 1 << _CHANCE_BITS, (1 << 32) - 1
 _CHOSEN, _PREDICTED = mix_ints(6), mix_ints(7)  # draws that are independent of those for units, replacement and rates
@@ -47,66 +47,71 @@ def _pivot(words: Ints, low: int, high: int, share: float) -> int:
 
 
 @compiled
-def _around(budget: int, tokens: int, count: int, words: Ints, other: Ints, size_S: Ints) -> tuple[int, int, int]:
+def _around(
+    budget: int, whole: int, count: int, words: Ints, other: Ints, size_T: Ints, by_size: bool
+) -> tuple[int, int, int]:
     """Orders units so that the one that crosses the budget is among a few, all before are smaller, all behind larger.
 
     Returns:
-        Where these few begin and end, and how many tokens the units before them have.
+        Where these few begin and end, and what the units before them cost.
     """
     low, high, before = 0, count, 0
     while high - low > _FEW:
-        pivot = _pivot(words, low, high, (budget - before) / tokens)
+        pivot = _pivot(words, low, high, (budget - before) / whole)
         smaller, larger, below = low, 0, 0
         for u in range(low, high):  # without a branch, which would be guessed wrong every other time
             word = words[u]
             is_smaller = word < pivot
             words[smaller] = word
             other[larger] = word
-            below += size_S[word & _PLACE] * is_smaller
+            below += (size_T[word & _PLACE] if by_size else 1) * is_smaller
             smaller += is_smaller
             larger += not is_smaller
         if before + below > budget:
             high = smaller  # what is larger is not looked at again
-            tokens = below
+            whole = below
         else:
             for u in range(larger):  # assigning a slice would compile what to say of one that does not fit: 2 s
                 words[smaller + u] = other[u]
             low = smaller
             before += below
-            tokens -= below
+            whole -= below
     return low, high, before
 
 
 @compiled
 def _take_first(
-    room: int, rate_bits: int, least_one: bool, words: Ints, other: Ints, cost_S: Ints, bits_S: Ints, taken_S: Bools
+    room: int, how: tuple[bool, bool], count: int, words: Ints, other: Ints, size_T: Ints, bits_T: Ints, taken_T: Bools
 ) -> int:
-    """Marks units of a segment in the order of their keys until their costs fill the room.
+    """Marks units of a segment in the order of their keys until what they cost fills the room.
 
     Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
     crosses is taken with probability (room left / its cost), by the lowest of its random bits.
 
     Args:
-        room: In 2**-rate_bits.
-        rate_bits: Of the room.
-        least_one: Whether the first unit is taken at any rate.
-        words: Key and place in the segment of each unit; they are put into another order.
+        room: In 2**-RATE_BITS.
+        how: Whether the first unit is taken at any rate, and whether a unit costs its tokens; else it costs 1.
+        count: How many units there are.
+        words: Key and place of each unit; they are put into another order.
         other: As long at least, to work in.
-        cost_S: By place.
-        bits_S: Random bits.
-        taken_S: Where units are marked, at the places where they begin.
+        size_T: Tokens of the unit at each place.
+        bits_T: Random bits.
+        taken_T: Where units are marked, at the places where they begin.
 
     Returns:
         How many units at the beginning of `words` hold all that a smaller room could take.
     """
-    whole, mask = 0, (1 << rate_bits) - 1
-    for word in words:
-        whole += cost_S[word & _PLACE]
-    low, high, before = _around(room >> rate_bits, whole, len(words), words, other, cost_S)
+    least_one, by_size = how
+    whole = count
+    if by_size:
+        whole = 0
+        for u in range(count):
+            whole += size_T[words[u] & _PLACE]
+    low, high, before = _around(room >> RATE_BITS, whole, count, words, other, size_T, by_size)
     for u in range(low):
-        taken_S[words[u] & _PLACE] = True
+        taken_T[words[u] & _PLACE] = True
     for u in range(low, high):
-        left = room - (before << rate_bits)
+        left = room - (before << RATE_BITS)
         if left <= 0 and not (least_one and before == 0):
             break
         smallest = u
@@ -115,9 +120,10 @@ def _take_first(
                 smallest = v
         words[u], words[smallest] = words[smallest], words[u]
         place = words[u] & _PLACE
-        taken = left > (bits_S[place] & mask) * cost_S[place]
-        taken_S[place] = taken or (least_one and before == 0)
-        before += cost_S[place]
+        cost = size_T[place] if by_size else 1
+        taken = left > (bits_T[place] & _CROSSING) * cost
+        taken_T[place] = taken or (least_one and before == 0)
+        before += cost
     return high
 
 
@@ -132,7 +138,6 @@ def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
 
 @compiled
 def fill_tokens(
-    rate_bits: int,
     least_one: bool,
     segment_begin_T: Ints,
     unit_begin_T: Ints,
@@ -144,13 +149,12 @@ def fill_tokens(
     """The tokens of the units that each segment's budget of tokens holds, by the smallest keys first.
 
     Args:
-        rate_bits: Of the shares.
         least_one: Whether a segment's first unit is taken at any rate.
         segment_begin_T: Where each token's segment begins.
         unit_begin_T, size_T: The units.
         keys_T: In [0, 2**31).
         bits_T: Random bits, of which the lowest say whether the unit is taken that crosses the budget.
-        share_T: The budget as a share of the tokens, in 2**-rate_bits; [T], or [1] for all segments alike.
+        share_T: The budget as a share of the tokens, in 2**-RATE_BITS; [T], or [1] for all segments alike.
     """
     total = len(keys_T)
     taken_T = np.zeros(total, dtype=np.bool_)
@@ -160,19 +164,30 @@ def fill_tokens(
     while begin < total:
         end, count, tokens = begin, 0, 0
         while end < total and segment_begin_T[end] == begin:
-            words[count] = (keys_T[end] << _PLACE_BITS) | (end - begin)
+            words[count] = (keys_T[end] << _PLACE_BITS) | end
             count += size_T[end] > 0
             tokens += size_T[end]
             end += 1
         room = tokens * (share_T[begin] if len(share_T) > 1 else share_T[0])
-        size_S, bits_S, taken_S = size_T[begin:end], bits_T[begin:end], taken_T[begin:end]
-        _take_first(room, rate_bits, least_one, words[:count], other, size_S, bits_S, taken_S)
+        _take_first(room, (least_one, True), count, words, other, size_T, bits_T, taken_T)
         begin = end
     return _of_units(taken_T, unit_begin_T)
 
 
 @compiled
-def _capped(budget: float, sizes: Ints, weights: Floats) -> None:
+def _weigh(count: int, places: Ints, log2_T: Ints, powers: tuple[Floats, Floats, Floats], weights: Floats) -> None:
+    """Weights of a segment's units, relative to the largest."""
+    wholes, coarse, fine = powers
+    most = log2_T[places[0]]
+    for u in range(1, count):
+        most = max(most, log2_T[places[u]])
+    for u in range(count):
+        less = min(most - log2_T[places[u]], MOST_DOUBLINGS << POINT)
+        weights[u] = wholes[less >> POINT] * coarse[(less >> _HALF) & _LOW] * fine[less & _LOW]
+
+
+@compiled
+def _capped(budget: float, count: int, sizes: Ints, weights: Floats, chances: Floats) -> None:
     """Turns weights into probabilities: in proportion, at most 1, and so many tokens in expectation.
 
     What would be above 1 becomes 1, and what that leaves of the budget raises the others; this goes on until none is
@@ -180,25 +195,29 @@ def _capped(budget: float, sizes: Ints, weights: Floats) -> None:
 
     Source: Tillé 2006, Sampling Algorithms, section 2.10; here a unit costs its tokens.
     """
-    scale, again = 0.0, True
-    while again:
-        again, tokens = False, 0.0
-        for u in range(len(weights)):
-            tokens += max(weights[u], 0.0) * sizes[u]
-        if tokens <= 0.0:  # all are 1
+    for u in range(count):
+        chances[u] = weights[u]  # negative: always
+    while True:
+        tokens, heaviest = 0.0, 0.0
+        for u in range(count):
+            weight = max(chances[u], 0.0)
+            tokens += weight * sizes[u]
+            heaviest = max(heaviest, weight)
+        scale = max(budget, 0.0) / tokens if tokens > 0.0 else 0.0
+        if scale * heaviest < 1.0:
             break
-        scale = max(budget, 0.0) / tokens
-        for u in range(len(weights)):
-            if scale * weights[u] >= 1.0:
-                weights[u] = -1.0
+        for u in range(count):
+            if scale * chances[u] >= 1.0:
+                chances[u] = -1.0
                 budget -= sizes[u]
-                again = True
-    for u in range(len(weights)):
-        weights[u] = 1.0 if weights[u] < 0.0 else scale * weights[u]
+    for u in range(count):
+        chances[u] = 1.0 if chances[u] < 0.0 else scale * chances[u]
 
 
 @compiled
-def _systematic(random: int, least_one: bool, order: Ints, chances: Floats, places: Ints, taken_S: Bools) -> int:
+def _systematic(
+    random: int, least_one: bool, count: int, order: Ints, chances: Floats, places: Ints, taken_T: Bools
+) -> int:
     """Marks units so that each is taken with its own probability, and the number of them varies by less than one.
 
     The probabilities are added up in the given order; a unit is taken if the sum passes u, u + 1, u + 2, ... there,
@@ -207,10 +226,11 @@ def _systematic(random: int, least_one: bool, order: Ints, chances: Floats, plac
     Args:
         random: u, in 2**-32.
         least_one: Whether one unit is taken where their probabilities add up to less than 1.
-        order: Numbers of units; those that are taken stand at the beginning afterwards.
+        count: How many units there are.
+        order: Their numbers; those that are taken stand at the beginning afterwards.
         chances: Probability of each unit, by number.
-        places: Where each unit begins in the segment, by number.
-        taken_S: Where units are marked.
+        places: Where each unit begins, by number.
+        taken_T: Where units are marked.
 
     Returns:
         How many are taken.
@@ -220,15 +240,16 @@ def _systematic(random: int, least_one: bool, order: Ints, chances: Floats, plac
     point = random
     if least_one:
         total = 0
-        for unit in order:
-            total += int(chances[unit] * _ONE + 0.5)
+        for u in range(count):
+            total += int(chances[order[u]] * _ONE + 0.5)
         if total < _ONE:
             point = ((random >> 1) * total) >> (_CHANCE_BITS - 1)
     taken, passed = 0, 0
-    for unit in order:
+    for u in range(count):
+        unit = order[u]
         passed += int(chances[unit] * _ONE + 0.5)
         if passed > point:
-            taken_S[places[unit]] = True
+            taken_T[places[unit]] = True
             point += _ONE
             order[taken] = unit
             taken += 1
@@ -236,53 +257,51 @@ def _systematic(random: int, least_one: bool, order: Ints, chances: Floats, plac
 
 
 @compiled
-def _weigh(sizes: Ints, places: Ints, log2_S: Ints, powers: Floats) -> Floats:
-    """Weights of a segment's units, of which the largest is 1 or a little more."""
-    most = log2_S[places[0]]
-    for place in places:
-        most = max(most, log2_S[place])
-    weights = np.empty(len(sizes), dtype=np.float64)
-    for u in range(len(sizes)):
-        log2 = max(log2_S[places[u]] - most, -_MOST_DOUBLINGS << POINT)
-        weights[u] = math.ldexp(powers[0, (log2 >> _HALF) & _LOW] * powers[1, log2 & _LOW], log2 >> POINT)
-    return weights
-
-
-@compiled
 def _take_weighted(
-    budgets: tuple[float, float], least_one: bool, sizes: Ints, places: Ints, log2_S: Ints, bits_S: Ints,
-    powers: Floats, marked: tuple[Bools, Bools],
-) -> None:  # fmt: skip
+    budgets: tuple[float, float],
+    least_one: bool,
+    begin: int,
+    count: int,
+    units: tuple[Ints, Ints, Ints],
+    scratch: tuple[Floats, Floats],
+    bits_T: Ints,
+    marked: tuple[Bools, Bools],
+) -> None:
     """Marks units of a segment with probabilities in proportion to their weights; those predicted are some of them.
 
     Args:
         budgets: Expected tokens that are taken, and that are predicted; the second is negative where these are all.
         least_one: Whether one unit is taken (and predicted) in any case.
-        sizes, places: Tokens of each unit, and where it begins in the segment.
-        log2_S: Logarithms of weights, at the places where units begin.
-        bits_S: Random bits.
-        powers: As `unmask.masking.keys.powers` makes them.
+        begin: Where the segment begins.
+        count: How many units there are.
+        units: Tokens of each; where it begins; and a place to put them into an order.
+        scratch: Weights of the units; and a place for probabilities.
+        bits_T: Random bits.
         marked: Where units are marked that are taken, and that are predicted.
     """
-    weights = _weigh(sizes, places, log2_S, powers)
-    chances, order = weights.copy(), np.arange(len(sizes))
-    for u in range(len(order) - 1, 0, -1):  # Fisher and Yates: a random order, without sorting
-        other = ((bits_S[places[u]] & _LOW_32) * (u + 1)) >> 32
+    sizes, places, order = units
+    weights, chances = scratch
+    for u in range(count):
+        order[u] = u
+    for u in range(count - 1, 0, -1):  # Fisher and Yates: a random order, without sorting
+        other = ((bits_T[places[u]] & _LOW_32) * (u + 1)) >> 32
         order[u], order[other] = order[other], order[u]
-    _capped(budgets[0], sizes, chances)
-    taken = _systematic(mix(bits_S[0] + _CHOSEN) & _LOW_32, least_one, order, chances, places, marked[0])
+    _capped(budgets[0], count, sizes, weights, chances)
+    random = mix(bits_T[begin] + _CHOSEN) & _LOW_32
+    taken = _systematic(random, least_one, count, order, chances, places, marked[0])
     if budgets[1] < 0.0:
         return
-    _capped(budgets[1], sizes, weights)
-    for u in range(len(order)):  # of those that are taken; a smaller budget never raises a probability
-        weights[u] = min(weights[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
-    _systematic(mix(bits_S[0] + _PREDICTED) & _LOW_32, least_one, order[:taken], weights, places, marked[1])
+    asked = np.empty(count, dtype=np.float64)
+    _capped(budgets[1], count, sizes, weights, asked)
+    for u in range(count):  # of those that are taken; a smaller budget never raises a probability
+        asked[u] = min(asked[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
+    _systematic(mix(bits_T[begin] + _PREDICTED) & _LOW_32, least_one, taken, order, asked, places, marked[1])
 
 
 @compiled
 def take_units(
-    how: tuple[int, bool, int],
-    powers: Floats,
+    how: tuple[bool, int],
+    powers: tuple[Floats, Floats, Floats],
     segment_begin_T: Ints,
     unit_begin_T: Ints,
     size_T: Ints,
@@ -296,45 +315,48 @@ def take_units(
     That is systematic sampling in a random order, without having to make the order.
 
     Args:
-        how: Bits of the shares; whether one unit of each segment is taken in any case; and the expected share that is
-            predicted, which is negative where that is all.
+        how: Whether one unit of each segment is taken in any case; and the expected share that is predicted, which is
+            negative where that is all.
         powers: As `unmask.masking.keys.powers` makes them.
         segment_begin_T: Where each token's segment begins.
         unit_begin_T, size_T: The units.
         log2_T: Logarithms of weights in fixed point, where units begin; [0]: all are equal.
         bits_T: Random bits.
-        share_T: Expected share of the tokens, in 2**-bits; [T], or [1] for all segments alike.
+        share_T: Expected share of the tokens, in 2**-RATE_BITS; [T], or [1] for all segments alike.
     """
-    rate_bits, least_one, predicted_share = how
-    total, some = len(bits_T), predicted_share >= 0
+    least_one, predicted_share = how
+    total, some, weighted = len(bits_T), predicted_share >= 0, len(log2_T) > 0
     taken_T = np.zeros(total, dtype=np.bool_)
     predicted_T = np.zeros(total if some else 0, dtype=np.bool_)
     words = np.empty(total, dtype=np.int64)  # random bits and place of each unit of the segment
-    other, ones = np.empty(total, dtype=np.int64), np.ones(total, dtype=np.int64)
+    other, sizes, places = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64), words
+    weights, chances = np.empty(total, dtype=np.float64), np.empty(total, dtype=np.float64)
     begin = 0
     while begin < total:
         end, count = begin, 0
         while end < total and segment_begin_T[end] == begin:
-            words[count] = (((bits_T[end] >> (64 - KEY_BITS)) & _KEY) << _PLACE_BITS) | (end - begin)
+            words[count] = (((bits_T[end] >> (64 - KEY_BITS)) & _KEY) << _PLACE_BITS) | end
             count += size_T[end] > 0
             end += 1
         share = share_T[begin] if len(share_T) > 1 else share_T[0]
-        size_S, bits_S, log2_S = size_T[begin:end], bits_T[begin:end], log2_T[begin:end]
-        taken_S, predicted_S = taken_T[begin:end], predicted_T[begin:end]
         equal = True
-        for u in range(1, count if len(log2_T) else 0):
-            equal &= log2_S[words[u] & _PLACE] == log2_S[words[0] & _PLACE]
+        for u in range(1, count if weighted else 0):
+            equal &= log2_T[words[u] & _PLACE] == log2_T[words[0] & _PLACE]
         if equal:
-            high = _take_first(count * share, rate_bits, least_one, words[:count], other, ones, bits_S, taken_S)
+            high = _take_first(count * share, (least_one, False), count, words, other, size_T, bits_T, taken_T)
             if some:
                 room = count * predicted_share
-                _take_first(room, rate_bits, least_one, words[:high], other, ones, bits_S, predicted_S)
+                _take_first(room, (least_one, False), high, words, other, size_T, bits_T, predicted_T)
         else:
-            places = words[:count] & _PLACE
-            sizes = size_S[places]
-            tokens = sizes.sum() / (1 << rate_bits)
-            budgets = (tokens * share, tokens * predicted_share)
-            _take_weighted(budgets, least_one, sizes, places, log2_S, bits_S, powers, (taken_S, predicted_S))
+            tokens = 0
+            for u in range(count):
+                places[u] = words[u] & _PLACE
+                sizes[u] = size_T[places[u]]
+                tokens += sizes[u]
+            _weigh(count, places, log2_T, powers, weights)
+            budgets = (tokens * share / (1 << RATE_BITS), tokens * predicted_share / (1 << RATE_BITS))
+            units = (sizes, places, other)
+            _take_weighted(budgets, least_one, begin, count, units, (weights, chances), bits_T, (taken_T, predicted_T))
         begin = end
     chosen_T = _of_units(taken_T, unit_begin_T)
     return chosen_T, (_of_units(predicted_T, unit_begin_T) if some else chosen_T)

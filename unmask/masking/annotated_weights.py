@@ -130,11 +130,11 @@ class PosWeights(Settings):
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """By tags."""
         tags_T = rows.annotation("pos", "weights of kind pos")
-        key = ("pos", tuple(sorted(self.weights.items())), self.default, tags_T.device)
-        log2 = tables.derived(key, lambda: self._table(tables, tags_T.device))
+        key = ("pos", tuple(sorted(self.weights.items())), self.default)
+        log2 = tables.derived(key, lambda: self._table(tables))
         return log2_of_heaviest(units, log2, tags_T, _log2_of(self.default))
 
-    def _table(self, tables: Tables, device: torch.device) -> Tensor:
+    def _table(self, tables: Tables) -> Tensor:
         labels = tables.labels_of("pos", "weights of kind pos")
         unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
         if unknown:
@@ -148,7 +148,7 @@ class PosWeights(Settings):
                 f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
                 "data there"
             )
-        return _log2([self.weights.get(label, self.default) for label in labels], device)
+        return _log2([self.weights.get(label, self.default) for label in labels])
 
 
 class RoleWeights(Settings):
@@ -173,10 +173,10 @@ class RoleWeights(Settings):
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         """By roles."""
         role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
-        log2 = tables.derived((self, role_T.device), lambda: self._table(tables, role_T.device))
+        log2 = tables.derived(self, lambda: self._table(tables))
         return log2_of_heaviest(units, log2, role_T, _log2_of(self.others))
 
-    def _table(self, tables: Tables, device: torch.device) -> Tensor:
+    def _table(self, tables: Tables) -> Tensor:
         """Logarithms by 2 x role + (1 where something hangs on the word), from 2 on."""
         weights = [self.others]
         labels = tables.labels_of("dependencies", "weights of kind role")
@@ -188,7 +188,7 @@ class RoleWeights(Settings):
             )
         for label in labels:
             weights += self._weights_of(label)
-        return _log2(weights, device)
+        return _log2(weights)
 
     def _weights_of(self, role: str) -> list[float]:
         """Without anything hanging on the word, and with; subtypes, as in `nsubj:pass`, are of their type."""
@@ -209,10 +209,10 @@ def _some(labels: Sequence[str]) -> str:
     return ", ".join(labels[:20]) + more
 
 
-def _log2(weights: Sequence[float], device: torch.device) -> Tensor:
+def _log2(weights: Sequence[float]) -> Tensor:
     """Fixed-point logarithms; nothing was said at place 0."""
     found = fixed_log2(torch.tensor(weights, dtype=torch.float64))
-    return torch.cat([torch.tensor([NOTHING]), found]).to(device)
+    return torch.cat([torch.tensor([NOTHING]), found])
 
 
 def log2_of_heaviest(units: FlatUnits, log2: Tensor, said_T: Tensor, other: Tensor | int) -> Tensor:

@@ -52,7 +52,7 @@ def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | Non
     """
     length = shape[1]
     begin_T = units.begin_T
-    row_begin_T = torch.arange(len(begin_T), device=begin_T.device) // length * length
+    row_begin_T = torch.arange(len(begin_T)) // length * length
     before_T = begin_T - row_begin_T - 1
     behind_T = before_T + units.size_T[begin_T] + 1
     if in_span_T is not None:

@@ -46,6 +46,5 @@ class InformativeWeights(Settings):
 
     def _table(self, tables: Tables) -> Tensor:
         informativeness_V = tables.informativeness("weights of kind informative")
-        # On the host: the last bit of a power is the device's own.
-        weights_V = informativeness_V.cpu().double().clamp(min=self.floor).pow(self.exponent)
-        return fixed_log2(weights_V).to(informativeness_V.device)
+        weights_V = informativeness_V.double().clamp(min=self.floor).pow(self.exponent)
+        return fixed_log2(weights_V)

@@ -46,17 +46,17 @@ def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
 
 
 def fixed_log2(values: Tensor) -> Tensor:
-    """Logarithms to base 2 in fixed point, made on the host.
+    """Logarithms to base 2 in fixed point.
 
     Args:
         values: Positive numbers, any shape.
 
     Returns:
-        int64, the same shape, on the same device.
+        int64, the same shape.
     """
-    logs = np.log2(np.maximum(values.detach().cpu().numpy().astype(np.float64), 1e-300))
+    logs = np.log2(np.maximum(values.detach().numpy().astype(np.float64), 1e-300))
     fixed = np.clip(np.round(logs * (1 << POINT)), -LARGEST_LOG2, LARGEST_LOG2).astype(np.int64)
-    return torch.from_numpy(fixed).to(values.device)
+    return torch.from_numpy(fixed)
 
 
 @functools.cache

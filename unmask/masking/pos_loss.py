@@ -55,12 +55,12 @@ class PosLossWeights(Settings):
         tags_T = rows.annotation("pos", _WANTED_BY)
         if tables.has_no_scores_yet:
             return None
-        log2 = tables.derived(self, lambda: self._table(tables).to(tags_T.device))
+        log2 = tables.derived(self, lambda: self._table(tables))
         return log2_of_heaviest(units, log2[:-1], tags_T, log2[-1])
 
     def _table(self, tables: Tables) -> Tensor:
         """Logarithms by label, from 1 on; behind them that of units without one. Made on the host, once a version."""
-        loss_L = tables.score(self.score, _WANTED_BY).double().cpu()
+        loss_L = tables.score(self.score, _WANTED_BY).double()
         labels = tables.labels_of("pos", _WANTED_BY)
         if len(loss_L) != len(labels) + 1:
             raise SettingsError(

@@ -149,7 +149,7 @@ def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
     Returns:
         [T], int64, in 2**-point.
     """
-    quantiles = torch.from_numpy(np.round(rate.quantiles() * (1 << point)).astype(np.int64)).to(bits_T.device)
+    quantiles = torch.from_numpy(np.round(rate.quantiles() * (1 << point)).astype(np.int64))
     place_T = (bits_T >> 20) & ((1 << 40) - 1)
     index_T, rest_T = place_T >> 28, (place_T >> 8) & ((1 << 20) - 1)
     low_T = quantiles[index_T]

@@ -129,7 +129,7 @@ class TfIdfWeights(Settings):
     def _rarity(self, tables: Tables) -> Tensor:
         documents_V, total = tables.documents("weights of kind tfidf")
         share_V = (documents_V.double() + 1.0) / (total + 2.0)
-        return fixed_log2((-torch.log2(share_V.cpu())).clamp(min=1e-3)).to(documents_V.device)
+        return fixed_log2((-torch.log2(share_V)).clamp(min=1e-3))
 
 
 class CentralityWeights(Settings):

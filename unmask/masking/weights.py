@@ -81,8 +81,7 @@ class FrequencyWeights(Settings):
     def _table(self, tables: Tables) -> Tensor:
         """The logarithm of each id's weight, with the sign that makes the rarest the largest."""
         counts_V = tables.frequencies("weights of kind frequency").clamp(min=self.floor)
-        # On the host: the last bit of a power is the device's own.
-        return fixed_log2(counts_V.cpu().double().pow(-abs(self.exponent))).to(counts_V.device)
+        return fixed_log2(counts_V.double().pow(-abs(self.exponent)))
 
 
 class BandWeights(Settings):
@@ -116,17 +115,17 @@ class BandWeights(Settings):
     def _table(self, tables: Tables) -> Tensor:
         """Logarithms of weights by rank of frequency."""
         counts_V = tables.frequencies("weights of kind band")
-        sorted_V = torch.sort(counts_V.cpu().double(), descending=True, stable=True).values
+        sorted_V = torch.sort(counts_V.double(), descending=True, stable=True).values
         per_million = sorted_V / sorted_V.sum().clamp(min=1.0) * 1e6
         within = (per_million >= self.low) & (per_million <= self.high)
-        return fixed_log2(torch.where(within, 1.0, self.outside)).to(counts_V.device)
+        return fixed_log2(torch.where(within, 1.0, self.outside))
 
 
 def _ranks(tables: Tables) -> Tensor:
     """[V], int64: place of each id among all, the commonest first."""
     counts_V = tables.frequencies("weights of kind band")
-    order_V = torch.sort(counts_V.cpu(), descending=True, stable=True).indices
-    return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V))).to(counts_V.device)
+    order_V = torch.sort(counts_V, descending=True, stable=True).indices
+    return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V)))
 
 
 def keys_of(weights: Weights, log2_T: Tensor | None, rows: FlatRows, units: FlatUnits) -> Tensor:

@@ -124,7 +124,7 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
         rows.input_ids, segment_ids_BS=rows.segment_ids, token_type_ids_BS=rows.token_type_ids
     ).flatten(0, 1)
     objective = objective_of(info.kind)
-    losses = objective.losses(network, logits, objective.targets(rows, unmasked(rows)))
+    losses = objective.losses(network, logits, objective.targets(rows, unmasked(rows)), None)
     assert losses.total.item() == pytest.approx(total, rel=1e-4)
     losses.total.backward()
     assert max(float(p.grad.norm()) for p in network.parameters() if p.grad is not None) > 0.0

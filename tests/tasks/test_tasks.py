@@ -92,7 +92,9 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
                 rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
                 token_type_ids_BS=rows.token_type_ids,
             )  # fmt: skip
-            sums.append(objective.losses(model, hidden.flatten(0, 1), objective.targets(rows, unmasked(rows))).total)
+            sums.append(
+                objective.losses(model, hidden.flatten(0, 1), objective.targets(rows, unmasked(rows)), None).total
+            )
         summed = torch.stack(sums).sum()
         if total:
             assert summed.item() == pytest.approx(total, rel=1e-4)
@@ -136,7 +138,7 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
     weights = [0.5, 2.0, 1.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
     objective = objective_of(info.kind, weights, pooling=info.pooling)
     targets = objective.targets(rows, unmasked(rows))
-    loss = objective.losses(model, hidden.flatten(0, 1), targets).total.item()
+    loss = objective.losses(model, hidden.flatten(0, 1), targets, None).total.item()
     naive = 0.0
     for example in examples:
         ids = torch.from_numpy(example.input_ids)[None]

@@ -303,6 +303,6 @@ def test_what_can_be_learned_of_pairs_is_learned(
             position_ids_BS=rows.position_ids,
             token_type_ids_BS=rows.token_type_ids,
         )
-        right = ~objective.losses(model, hidden.flatten(0, 1), targets).wrong_N
+        right = ~objective.losses(model, hidden.flatten(0, 1), targets, None).wrong_N
     assert len(targets) == 600
     assert float(right.float().mean()) > 0.5 + 0.6 * (ceiling - 0.5)

@@ -44,6 +44,8 @@ class Audit:
         by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
         pairs: Of sentence pairs, where the rows hold such.
         inclusion: How often units are predicted, by size, place, length of the document and weight.
+        tokens_a_draw: How many tokens are drawn together, as errors count: the sum of the units' squared sizes
+            over that of their sizes.
         split_units: Units of which some tokens are predicted and others are not.
         broken: Promises that do not hold, in words.
     """
@@ -66,6 +68,7 @@ class Audit:
     pairs: PairAudit | None
     inclusion: InclusionAudit
     split_units: int
+    tokens_a_draw: float
     broken: tuple[str, ...]
 
 
@@ -103,7 +106,7 @@ class _Tally:
         self.targets: list[Counts] = []
         self.inclusion = InclusionTally(masker)
         self.expected = self.variance = 0.0  # of the number of targets
-        self.split = 0
+        self.split = self.squares = 0
         self.changed: list[Counts] = []  # tokens of each document piece that the model sees changed
         self.expected_changes = self.variance_of_changes = 0.0
 
@@ -134,6 +137,7 @@ class _Tally:
         self.expected += float(expected.predicted.sum())
         self.variance += float(expected.spread.sum()) if self.settings.budget == "units" else 0.0
         begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
+        self.squares += int(size_T[maskable_T].sum())  # each unit's size, once for each of its tokens
         self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
         self.changed.append(np.bincount(segment_T, maskable_T & (seen_T != ids_T)).astype(np.int64))
         self.expected_changes += float(expected.chosen.sum()) * (1.0 - self.settings.replacement.shares[2])
@@ -183,6 +187,7 @@ class _Tally:
             pairs=pairs,
             inclusion=inclusion,
             split_units=self.split,
+            tokens_a_draw=self.squares / max(int(sizes.sum()), 1),
             broken=(*self._broken(ratio, shares, pairs), *inclusion.broken()),
         )
 

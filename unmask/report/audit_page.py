@@ -78,6 +78,8 @@ class Audited(Protocol):
     @property
     def pairs(self) -> AuditedPairs | None: ...  # noqa: D102
     @property
+    def tokens_a_draw(self) -> float: ...  # noqa: D102
+    @property
     def inclusion(self) -> AuditedInclusion: ...  # noqa: D102
     @property
     def broken(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -160,16 +162,19 @@ def _inclusion(found: AuditedInclusion) -> str:
             f"<td class=number>{units.realised:.2%}{' (broken)' if units.broken else ''}</td></tr>"
         )
         before = kind
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    return (
+        "<h3>How often units are predicted, and how often they should be</h3>"
+        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    )
 
 
 def _plots(entry: Audited) -> list[str]:
     plots = [
-        _rates(entry.by_pieces, entry.rate, "pieces of the word", _from_one(len(entry.by_pieces))),
-        _rates(entry.by_bytes, entry.rate, "bytes of the word", _from_one(len(entry.by_bytes))),
+        _rates(entry.by_pieces, entry, "pieces of the word", _from_one(len(entry.by_pieces))),
+        _rates(entry.by_bytes, entry, "bytes of the word", _from_one(len(entry.by_bytes))),
         _rates(
             entry.by_frequency,
-            entry.rate,
+            entry,
             "times that the token stands in the text",
             [f"{10**n:,}+" for n in range(len(entry.by_frequency))],
         ),
@@ -177,7 +182,7 @@ def _plots(entry: Audited) -> list[str]:
     ]
     if entry.by_pos:
         counts = np.array(list(entry.by_pos.values()), dtype=np.int64)
-        plots.append(_rates(counts, entry.rate, "part of speech", list(entry.by_pos), upright=True))
+        plots.append(_rates(counts, entry, "part of speech", list(entry.by_pos), upright=True))
     return plots
 
 
@@ -185,12 +190,12 @@ def _from_one(size: int) -> list[str]:
     return [*(str(n) for n in range(1, size)), f"{size}+"]
 
 
-def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str], *, upright: bool = False) -> str:
+def _rates(table: NDArray[np.int64], entry: Audited, label: str, groups: list[str], *, upright: bool = False) -> str:
     """Bars of the rate by group, with binomial 95 % intervals, and the overall rate as a line.
 
     Args:
         table: [groups, 2]: tokens and targets.
-        rate: Of all tokens.
+        entry: The audit; its units are what is drawn, so that a draw is of several tokens.
         label: What the groups are.
         groups: Their names.
         upright: Whether the names are written upwards, since they are long.
@@ -199,10 +204,11 @@ def _rates(table: NDArray[np.int64], rate: float, label: str, groups: list[str],
     met = [(group, tokens, chosen) for group, (tokens, chosen) in zip(groups, table.tolist(), strict=True) if tokens]
     shares = [chosen / tokens for _, tokens, chosen in met]
     errors = [
-        NORMAL * (share * (1.0 - share) / tokens) ** 0.5 for share, (_, tokens, _) in zip(shares, met, strict=True)
+        NORMAL * (share * (1.0 - share) * entry.tokens_a_draw / tokens) ** 0.5
+        for share, (_, tokens, _) in zip(shares, met, strict=True)
     ]
     axes.bar([group for group, _, _ in met], [100 * s for s in shares], yerr=[100 * e for e in errors], color=TRAIN)
-    axes.axhline(100 * rate, color=SOFT, lw=1, ls="--")
+    axes.axhline(100 * entry.rate, color=SOFT, lw=1, ls="--")
     if upright:
         axes.tick_params(axis="x", labelrotation=90)
     axes.set_xlabel(label)

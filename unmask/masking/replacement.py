@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.compiled import arrays
 from unmask.errors import SettingsError
-from unmask.masking.kernels.draw import replaced
+from unmask.masking.kernels.replacing import replaced
 from unmask.masking.lines import pick
 from unmask.settings import Settings
 

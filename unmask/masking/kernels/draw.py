@@ -1,6 +1,6 @@
-"""Which units of each segment are taken, and what is put in the place of their tokens.
+"""Which units of each segment are taken.
 
-Arrays: T = all positions of a batch in a line; V = vocabulary.
+Array: T = all positions of a batch in a line.
 """
 
 from __future__ import annotations
@@ -360,47 +360,3 @@ def take_units(
         begin = end
     chosen_T = _of_units(taken_T, unit_begin_T)
     return chosen_T, (_of_units(predicted_T, unit_begin_T) if some else chosen_T)
-
-
-@compiled
-def replaced(
-    mask_id: int,
-    mask_end: int,
-    random_end: int,
-    random_tokens: tuple[Ints, Ints, Ints],
-    ids_T: Ints,
-    chosen_T: Bools,
-    bits_T: Ints,
-    draw_place_T: Ints,
-) -> Ints:
-    """Ids with masks and random tokens in the place of those chosen: [T].
-
-    Args:
-        mask_id: Id of the mask.
-        mask_end, random_end: Draws below show the mask, those from there to the other a random token; of 2**31.
-        random_tokens: [V]: how often each id is drawn, the running sum, and the ids that are drawn where all are
-            equally likely; else nothing.
-        ids_T, chosen_T: The batch.
-        bits_T: A number for each token; of its hash, the lower 31 bits draw the random token.
-        draw_place_T: Whose upper bits draw what is put there: each token's own place, or that of its unit.
-    """
-    counts_V, ends_V, listed = random_tokens
-    low_31 = (1 << 31) - 1
-    seen_T = ids_T.copy()
-    for place in range(len(ids_T)):
-        if not chosen_T[place]:
-            continue
-        own_bits = mix(bits_T[place])
-        whose = draw_place_T[place]
-        draw = ((own_bits if whose == place else mix(bits_T[whose])) >> 32) & low_31
-        if draw < mask_end:
-            seen_T[place] = mask_id
-        elif draw < random_end:
-            own, end = counts_V[ids_T[place]], ends_V[ids_T[place]]
-            drawn = ((own_bits & low_31) * (ends_V[-1] - own)) >> 31
-            drawn += own * (drawn >= end - own)
-            if len(listed):
-                seen_T[place] = listed[drawn]
-            else:
-                seen_T[place] = np.searchsorted(ends_V, drawn, side="right")
-    return seen_T

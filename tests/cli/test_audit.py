@@ -174,6 +174,7 @@ def test_on_the_command_line(data_folder: Path, tmp_path: Path) -> None:
         assert entry["special_targets"] == entry["special_replacements"] == 0
         assert entry["rate"] == pytest.approx(0.3, abs=0.02)
     assert "kept" in err
+    assert all(word in err for word in ("± 95 %,", "over pieces")), "what stands behind ±"
     text = page.read_text()
     assert text.count("<svg") == 4 * len(result["strategies"])
     assert "<script" not in text

@@ -126,7 +126,7 @@ def test_compare(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     assert set(result["recipes"]) == {"random", "whole_word"}
     assert set(result["runs"]["random"][0]["by_rate"]) == {"0.3"}
     [difference] = result["differences"]
-    shown = f"random - whole_word loss {difference['mean']:.3f} no difference shown"
+    shown = f"random - whole_word loss {difference['mean']:.3f} at 97 % no difference shown"
     assert shown in [" ".join(line.split()) for line in err.splitlines()]
     assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
     assert result["verdict"] in " ".join(err.split())

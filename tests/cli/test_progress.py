@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from rich.console import Console
 
 import unmask
+from tests.command_line import Main
 from unmask.cli import progress, score
 from unmask.cli.progress import ConsoleBar, ConsoleReporter
 from unmask.inference.score import score as score_pairs
@@ -79,6 +81,22 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         [task] = bar.progress.tasks
         assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
     assert "100 of 400 tokens" in screen.getvalue()
+
+
+def test_a_finished_run_of_an_earlier_version(
+    run: unmask.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], main: Main
+) -> None:
+    """Its summary has no intervals, and nothing that came later: what it has is shown."""
+    shutil.copytree(run.folder, tmp_path / "run")
+    file = tmp_path / "run" / "summary.json"
+    later = ("validation_loss_interval", "bits_per_byte_interval", "validation_warning", "objectives", "domains")
+    old = {key: value for key, value in json.loads(file.read_text()).items() if key not in later}
+    assert len(old) < len(run.summary)
+    file.write_text(json.dumps(old))
+    code, _, errors = main("pretrain", "--out", tmp_path / "run", "--resume")
+    assert code == 0
+    assert f"held-out loss  {old['validation_loss']:.3f} nats per predicted token" in errors
+    assert "±" not in errors
 
 
 def test_score_tells_its_progress(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,14 +26,15 @@ from unmask.tokens.tokenizer import Tokenizer
 ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
 ESTIMATE = {"mean": 1.0, "interval": None}
 PAIR = {"first": "a", "second": "b", "better": None, **ESTIMATE}
+DECIDING = {"exploratory": False, "confidence": 0.97}
 FIGURES = {"loss": 1.0, "accuracy": 0.5, "predicted_tokens": 3}
 TABLES: list[Callable[[str], Table]] = [
     lambda text: _table([[(text, "50.0%")]]),
     lambda text: _breakdown({"part_of_speech": {text: FIGURES}}, 0.15),
     lambda text: _by_recipe({"recipes": {text: {}}, "by_figure": {"loss": {"recipes": {text: ESTIMATE}}}}),
     lambda text: _by_recipe({"recipes": {"a": {}}, "by_figure": {text: {"recipes": {"a": ESTIMATE}}}}),
-    lambda text: _by_pair({"by_figure": {"loss": {"differences": [{**PAIR, "first": text}]}}}),
-    lambda text: _by_pair({"by_figure": {text: {"differences": [PAIR]}}}),
+    lambda text: _by_pair({"by_figure": {"loss": {**DECIDING, "differences": [{**PAIR, "first": text}]}}}),
+    lambda text: _by_pair({"by_figure": {text: {**DECIDING, "differences": [PAIR]}}}),
     lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {"rate": text}}]}),
     lambda text: _best_trials({"trials": [{"number": 1, "loss": 1.0, "parameters": {text: "x"}}]}),
 ]
@@ -61,16 +62,20 @@ def test_a_recipe_without_a_figure() -> None:
 
 def test_differences_of_pairs() -> None:
     shown = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
-    by_figure = {"loss": {"differences": [shown, PAIR]}, "task_error": {"differences": [PAIR]}}
+    by_figure = {
+        "loss": {**DECIDING, "differences": [shown, PAIR]},
+        "task_error": {**DECIDING, "confidence": 0.9925, "differences": [PAIR]},
+    }
     assert rows_of(_by_pair({"by_figure": by_figure})) == [
-        "pair figure difference (interval, over seeds) verdict",
-        "span - random loss -1.000 (-1.500 to -0.500) span is better",
-        "a - b loss 1.000 no difference shown",
-        "a - b task error 1.000 no difference shown",
+        "difference",
+        "pair figure over seeds interval verdict",
+        "span - random loss -1.000 (-1.500 to -0.500) at 97 % span is better",
+        "a - b loss 1.000 at 97 % no difference shown",
+        "a - b task error 1.000 at 99.25 % no difference shown",
     ]
     marked = {"differences": [PAIR], "exploratory": True, "confidence": 0.99}
-    assert rows_of(_by_pair({"by_figure": {"loss": marked}}))[1:] == [
-        "a - b loss 1.000 exploratory, at 99 %: no difference shown"
+    assert rows_of(_by_pair({"by_figure": {"loss": marked}}))[2:] == [
+        "a - b loss 1.000 at 99 % exploratory: no difference shown"
     ]
 
 

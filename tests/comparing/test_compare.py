@@ -240,16 +240,70 @@ def test_each_new_state_of_the_figures_is_a_look(
     assert look(3) == (1, 0.97, "span")
     assert look(3) == (1, 0.97, "span"), "the same figures again"
     assert look(5) == (2, 0.9925, "span")
-    assert look(4) == (3, 0.9975, "span"), "fewer seeds are another look too"
+    assert look(4) == (4, 0.99875, "span"), "of fewer seeds than were asked for: as if 2 and 3 had been looked at too"
     assert look(5) == (2, 0.9925, "span")
     assert look(3) == (1, 0.97, "span")
     monkeypatch.setattr(comparing, "measured_run", lambda *a, seed, **k: drawn(*a, seed=seed + 7, **k))
-    assert look(3)[:2] == (4, 0.99875), "runs made again are other figures"
+    assert look(3)[:2] == (5, 1 - 0.015 / 20), "runs made again are other figures"
     looks = json.loads((tmp_path / "out" / "compare.json").read_text())["looks"]
-    assert [each["seeds"] for each in looks] == [3, 5, 4, 3]
+    assert [(each["seeds"], each["look"]) for each in looks] == [(3, 1), (5, 2), (4, 4), (3, 5)]
     again = lambda *a, seed, **k: {key: v + 1e-9 for key, v in drawn(*a, seed=seed, **k).items()}  # noqa: E731
     monkeypatch.setattr(comparing, "measured_run", again)
     assert look(3)[0] == 1, "measured again, with other last digits"
+
+
+def test_runs_seen_before_the_verdict_are_looks(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who asks for many seeds, watches, and stops where it looks best has looked at each number up to there."""
+    caplog.set_level("INFO", logger="unmask")
+    stop_at = 5
+
+    def stops(*a: Any, seed: int, **k: Any) -> dict[str, Any]:
+        if seed >= stop_at:
+            raise KeyboardInterrupt
+        return drawn(*a, seed=seed, **k)
+
+    monkeypatch.setattr(comparing, "measured_run", stops)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        compare(plan(data_folder, seeds=16), out)
+    assert json.loads((out / "compare.json").read_text())["most_seeds"] == 16, "before the first run"
+    result = compare(plan(data_folder, seeds=5), out)
+    assert (result["look"], result["confidence"]) == (5, pytest.approx(1 - 0.015 / 20))
+    assert "look 5 of this comparison, interval at 99.925 %" in result["verdict"]
+    assert any(line.startswith("16 seeds were asked for before") for line in caplog.messages)
+    assert compare(plan(data_folder, seeds=3), out)["look"] == 6, "behind it"
+    assert compare(plan(data_folder, seeds=5), out)["look"] == 5, "the same again"
+    stop_at = 16
+    assert compare(plan(data_folder, seeds=16), out)["look"] == 7
+    caplog.clear()
+    assert compare(plan(data_folder, seeds=16), tmp_path / "whole")["look"] == 1, "what was asked for is the first look"
+    assert not any("asked for before" in line for line in caplog.messages)
+
+
+def test_a_comparison_of_an_earlier_version(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file has neither the deciding figure, nor the seeds asked for, nor the numbers of looks."""
+    monkeypatch.setattr(comparing, "measured_run", drawn)
+    file = tmp_path / "out" / "compare.json"
+    for seeds in (3, 5):
+        compare(plan(data_folder, seeds=seeds), tmp_path / "out")
+    content = json.loads(file.read_text())
+    del content["asked"]["primary"], content["most_seeds"]
+    for look in content["looks"]:
+        del look["look"]
+    file.write_text(json.dumps(content))
+    assert compare(plan(data_folder, seeds=5), tmp_path / "out")["look"] == 2
+    assert compare(plan(data_folder, seeds=4), tmp_path / "out")["look"] == 4
+    with pytest.raises(RunError, match="with primary = 'loss', but now it is 'bits_per_byte'; a comparison goes on as"):
+        compare(plan(data_folder, seeds=5, primary="bits_per_byte"), tmp_path / "out")
+    del content["recipes"]["span"]["masking"]["budget"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError) as caught:
+        compare(plan(data_folder, seeds=5), tmp_path / "out")
+    assert "was begun by an earlier version, whose masks fill a budget of tokens (span.masking" in str(caught.value)
+    assert str(caught.value).endswith("; give another --out")
+    assert "change that back" not in str(caught.value)
 
 
 def test_one_figure_decides_and_is_named_beforehand(

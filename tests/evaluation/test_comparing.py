@@ -150,6 +150,27 @@ def test_runs_that_failed_are_left_out_by_pairs() -> None:
         compare_figures({"a": [None], "b": [None]})
 
 
+def test_runs_that_vary_very_unlike_are_told_of() -> None:
+    """Deviations of 0.2 and 0.1 are alike enough; of 0.5 and 0.1 they are not."""
+    steady = [2.1, 2.0, 1.9]
+    told = "; runs of long vary more than 4 times as much as those of steady, so that the interval of 3 seeds may be"
+    wide = compare_figures({"long": [9.5, 9.0, 8.5], "steady": steady})
+    assert wide.differences[0].better == "steady"
+    assert told in wide.verdict
+    assert (
+        told
+        in compare_figures(
+            {"steady": steady, "long": [9.5, 9.0, 8.5, None], "x": steady}
+            | {"steady": [*steady, 5.0], "x": [*steady, 2.0]}
+        ).verdict
+    ), "by the seeds that both have"
+    assert "vary" not in compare_figures({"long": [9.2, 9.0, 8.8], "steady": steady}).verdict
+    assert told in compare_figures({"long": [9.5, 9.0, 8.5], "steady": [2.0, 2.0, 2.0]}).verdict
+    unshown = compare_figures({"long": [3.5, 2.0, 1.5], "steady": steady})
+    assert unshown.differences[0].better is None
+    assert "vary" not in unshown.verdict, "nothing is claimed"
+
+
 def test_what_cannot_be_compared() -> None:
     for figures in ({"a": [1.0]}, {"a": [1.0], "b": []}, {"a": [], "b": []}):
         with pytest.raises(SettingsError, match="two recipes at the least, and the same seeds of each"):

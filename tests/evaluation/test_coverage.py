@@ -59,6 +59,16 @@ def test_intervals_over_documents(documents: int, spread: float, effects: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("effects", ["normal", "exponential"])
+@pytest.mark.parametrize("documents", [8, 20, 50])
+def test_intervals_over_documents_of_very_unequal_length(documents: int, effects: str) -> None:
+    """What the docs say of a deviation of 1.5: wider than needed."""
+    rng = np.random.default_rng(documents)
+    coverage = held([draw(rng, documents, 1.5, EFFECTS[effects]) for _ in range(TIMES)], 3.0)
+    assert 96.0 - 2 * DEVIATION <= coverage <= 99.5 + 2 * DEVIATION
+
+
+@pytest.mark.slow
 def test_intervals_where_long_documents_are_hard() -> None:
     """What the docs admit: with skewed effects that go with the length they hold it less often."""
     rng = np.random.default_rng(0)

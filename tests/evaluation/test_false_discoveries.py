@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unmask.evaluation.comparing import compare_figures
-from unmask.evaluation.intervals import mean_interval
+from unmask.comparing.folder import next_look
+from unmask.evaluation.comparing import compare_figures, error_of_look
+from unmask.evaluation.intervals import mean_interval, student_quantile
 
 COMPARISONS = 2000
 MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
@@ -160,6 +161,59 @@ def test_seeds_added_by_what_was_seen() -> None:
             seeds += 1 if abs(low + high) > 0.5 * (high - low) else 15
             look += 1
     assert 0.03 * COMPARISONS < found <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [(8,), (16,), (3, 16), (16, 40), (2, 4, 8, 16, 32)])
+@pytest.mark.parametrize("draw", [normal, lognormal, unlike])
+def test_a_watcher_who_stops_where_a_difference_would_show(draw: Draw, asked: tuple[int, ...]) -> None:
+    """Runs tell their figures as they end: a verdict on fewer seeds than asked for is taken as soon as it shows."""
+    found = _stopped(draw, asked, next_look)
+    assert found <= MOST
+    if draw is normal:
+        assert found > 0.02 * COMPARISONS, "the simulation can show any"
+        assert asked[0] < 8 or _stopped(draw, asked, _by_verdicts) > 1.3 * MOST, (
+            "looks counted by verdicts would be found out"
+        )
+
+
+def _by_verdicts(before: Sequence[int], **_: int) -> int:
+    return len(before) + 1
+
+
+def _stopped(draw: Draw, asked: Sequence[int], number: Callable[..., int]) -> int:
+    """In how many comparisons a difference shows at some number of seeds, each as the look that it would be.
+
+    As `compare_figures` shows it, for all comparisons at once.
+    """
+    rng = np.random.default_rng(0)
+    figures = np.stack([draw(rng, (2, max(asked))) for _ in range(COMPARISONS)])
+    differences = figures[:, 0] - figures[:, 1]
+    found, before, seen = np.zeros(COMPARISONS, dtype=np.bool_), list[int](), 1
+    for most in asked:
+        for seeds in range(seen + 1, most + 1):
+            look = number(before, seeds=seeds, most_seeds=most)
+            part = differences[:, :seeds]
+            half = student_quantile(1.0 - error_of_look(look) / 2, seeds - 1) * part.std(axis=1, ddof=1) / seeds**0.5
+            apart = np.abs(part.mean(axis=1)) > half
+            assert apart[:5].tolist() == [shows(each[:, :seeds], look) for each in figures[:5]]
+            found |= apart
+        before.append(look)
+        seen = most
+    return int(found.sum())
+
+
+@pytest.mark.slow
+def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
+    """What the docs admit, and that the verdict says so."""
+    rng, found = np.random.default_rng(0), list[str]()
+    for _ in range(COMPARISONS):
+        tailed, steady = rng.lognormal(size=10) - np.e**0.5, 0.05 * rng.normal(size=10)
+        result = compare_figures({"tailed": tailed.tolist(), "steady": steady.tolist()})
+        found += [result.verdict] if result.told_apart else []
+    assert 0.08 * COMPARISONS < len(found) < 0.16 * COMPARISONS
+    said = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in found]
+    assert sum(said) > 0.95 * len(found)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_the_tally_by_hand() -> None:
     assert result.phenomena["a"].pairs == 3
     # Over three paradigms, of which a1 has two pairs: 2.5 of 4, and without one of them 0.5 of 2, 2.5 of 3, 2 of 3.
     assert result.overall.interval_over == "paradigms"
-    assert result.overall.paradigms == 3
+    assert result.overall.num_paradigms == 3
     stderr = math.sqrt((0.25 - 0.625) ** 2 + (2.5 / 3 - 0.625) ** 2 + (2 / 3 - 0.625) ** 2)
     assert ratio_over_draws([2.0, 0.0, 0.5], [2.0, 1.0, 1.0]).stderr == pytest.approx(stderr)
     assert result.overall.interval == (0.0, 1.0), "cut: a share"
@@ -138,6 +138,9 @@ def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Pat
         assert result["form"] == form
     few = score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=2)
     assert {name: found["pairs"] for name, found in few["paradigms"].items()} == {"order": 2, "same": 2}
+    assert few["num_paradigms"] == len(few["paradigms"])
+    for found in (*few["paradigms"].values(), *few["by_phenomenon"].values()):
+        assert found.keys() == {"accuracy", "interval", "interval_over", "pairs", "num_paradigms", "ties"}
 
 
 def test_pairs_that_cannot_be_scored(run: unmask.Run, tmp_path: Path) -> None:
@@ -158,6 +161,8 @@ def test_blimp_is_read_whole(shared_data: Path) -> None:
 
 
 def test_wilsons_interval() -> None:
+    for count in (1, 3, 10, 400, 2000, 10_000):
+        assert (wilson(0, count)[0], wilson(count, count)[1]) == (0.0, 1.0), "exactly"
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)  # Wilson's formula at 0: z^2 / (n + z^2)
     low, high = wilson(8, 10)
     assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)

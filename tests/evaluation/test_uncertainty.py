@@ -73,6 +73,9 @@ def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> 
         ([3.0, 0.0], [2.0, 0.0], 1.5, 1),  # a document without hidden tokens
         ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0], 0.1, 3),  # equal up to rounding
         ([math.nan, 1.0], [1.0, 1.0], math.nan, 2),
+        ([3e20, 4.0], [1e20, 1.0], 3.0, 2),  # one is all there is, up to rounding
+        ([3.0, 4.0], [1.0, 0.0], 7.0, 2),  # and so where without it nothing stands below the line
+        ([3.0, 4.0], [0.0, 0.0], math.nan, 2),
         ([math.inf, 1.0], [1.0, 1.0], math.inf, 2),
     ],
 )
@@ -89,6 +92,23 @@ def test_degrees_of_freedom_need_not_be_whole() -> None:
         assert student_margin(2.0, degrees) == pytest.approx(2 * stats.t.ppf(0.975, degrees), rel=1e-5)
         assert student_margin(1.0, degrees, 0.8) == pytest.approx(stats.t.ppf(0.9, degrees), rel=1e-5)
     assert student_margin(1.0, 4) == student_quantile(0.975, 4)
+
+
+def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:
+    """As one whose hidden tokens have no bytes: 12 / 4 = 3; without each in turn 8 / 2, 6 / 2 and 10 / 4."""
+    found = ratio_over_draws([4.0, 6.0, 2.0, 0.0], [2.0, 2.0, 0.0, 0.0])
+    assert (found.value, found.draws) == (3.0, 3)
+    assert found.stderr == pytest.approx(math.sqrt((4 - 3) ** 2 + (3 - 3) ** 2 + (2.5 - 3) ** 2))
+    assert found.interval is not None
+    assert sum(found.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
+
+
+def test_a_quantile_is_computed_once() -> None:
+    before = student_quantile.cache_info()
+    for _ in range(50):
+        student_margin(1.0, 7.654321)
+    after = student_quantile.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 49)
 
 
 def test_few_documents_are_warned_of() -> None:

@@ -77,8 +77,11 @@ def test_before_and_after_on_both_domains(run: unmask.Run, continued: unmask.Run
     report = (continued.folder / "report.html").read_text(encoding="utf-8")
     assert "<h2>Before and after</h2>" in report
     for figures in (new, old):
-        assert f"<td class=number>{figures['before']['loss']:.3f}</td>" in report
-        assert f"<td class=number>{figures['after']['loss']:.3f}</td>" in report
+        for when in ("before", "after"):
+            for name in ("loss", "bits_per_byte"):
+                low, high = figures[when][f"{name}_interval"]
+                assert f"<td class=number>{figures[when][name]:.3f} ± {(high - low) / 2:.3f}</td>" in report
+    assert "before and after (± 95 %, over documents)." in report
     assert "6 new words (" in report
 
 

@@ -82,7 +82,10 @@ def test_a_model_that_began_as_another(
     run: unmask.Run, tmp_path: Path, checkpoint: str, called: str, base: str | None
 ) -> None:
     start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000}
-    new = {"before": {"bits_per_byte": 2.8351}, "after": {"bits_per_byte": 0.9942}}
+    new = {
+        "before": {"bits_per_byte": 2.8351},
+        "after": {"bits_per_byte": 0.9942, "bits_per_byte_interval": [0.9, 1.1]},
+    }
     summary = run.summary | {"start": start, "domains": {"new": new, "old": None}}
     manifest = load_manifest(run.folder / "data")
     write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token="[MASK]")
@@ -90,7 +93,7 @@ def test_a_model_that_began_as_another(
     assert f"An encoder that began as {called}. It had no head" in card
     assert "from 64 positions to 128. 1,000 words were added to its vocabulary. Trained on with `unmask`: " in card
     assert f"after all that {called} was trained on" in card
-    assert "| held-out text of the data above | 2.835 | 0.994 |" in card
+    assert "| held-out text of the data above | 2.835 | 0.994 ± 0.100 |" in card
     assert "The figures are of text from the same sources. " in card
     assert "knows nothing else" not in card
     assert "someone" not in card

@@ -21,7 +21,9 @@ def show_audits(audits: Mapping[str, Audit], left_out: Mapping[str, str], follow
         followers: Strategies that follow a model in training.
     """
     table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(("", "asked", "predicted ± 95 %", "mask/random/kept %", "no target", "promises")):
+    for number, name in enumerate(
+        ("", "asked", "predicted ± 95 %, over pieces", "mask/random/kept %", "no target", "promises")
+    ):
         table.add_column(name, justify="left" if number in (0, 5) else "right")
     for name, entry in audits.items():
         table.add_row(

@@ -95,15 +95,16 @@ def _by_pair(result: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("pair")
     table.add_column("figure")
-    table.add_column("difference (interval, over seeds)", justify="right")
+    table.add_column("difference\nover seeds", justify="right")  # narrow, so that pairs fit beside it
+    table.add_column("interval", no_wrap=True)
     table.add_column("verdict")
     for figure, found in result["by_figure"].items():
         for pair in found["differences"]:
             verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
             names = Text(f"{pair['first']} - {pair['second']}")
-            if found.get("exploratory"):
-                verdict = f"exploratory, at {percent(found['confidence'])}: {verdict}"
-            table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), Text(verdict))
+            verdict = f"exploratory: {verdict}" if found["exploratory"] else verdict
+            level = f"at {percent(found['confidence'])}"
+            table.add_row(names, Text(figure.replace("_", " ")), _cell(pair), level, Text(verdict))
     return table
 
 

@@ -190,13 +190,18 @@ def _smooth(mean: float | None, value: float) -> float:
     return value if mean is None else mean + SMOOTHING * (value - mean)
 
 
+def _figure(found: dict[str, Any], name: str) -> str:
+    return f"{found[name]:.3f}{margin(found.get(f'{name}_interval'))}"
+
+
 def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
     """What a training from a checkpoint brought on the new text and cost on the old."""
     return [
         (
             f"{name} text",
-            f"{found['before']['loss']:.3f} nats per token before, {found['after']['loss']:.3f} after; "
-            f"{found['before']['bits_per_byte']:.3f} bits per byte before, {found['after']['bits_per_byte']:.3f} after",
+            f"{_figure(found['before'], 'loss')} nats per token before, {_figure(found['after'], 'loss')} after; "
+            f"{_figure(found['before'], 'bits_per_byte')} bits per byte before, "
+            f"{_figure(found['after'], 'bits_per_byte')} after",
         )
         for name, found in domains.items()
         if found is not None
@@ -204,7 +209,7 @@ def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def show_summary(run: Run) -> None:
-    """The result in a few lines, and what to do next."""
+    """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""
     s = run.summary
     gain = s["unigram_entropy"] - s["validation_loss"]
     out = console()
@@ -212,7 +217,7 @@ def show_summary(run: Run) -> None:
     for name, value in (
         (
             "held-out loss",
-            f"{s['validation_loss']:.3f}{margin(s['validation_loss_interval'])} nats per predicted token",
+            f"{s['validation_loss']:.3f}{margin(s.get('validation_loss_interval'))} nats per predicted token",
         ),
         (
             "",
@@ -220,11 +225,11 @@ def show_summary(run: Run) -> None:
             f"({s['unigram_entropy']:.3f})",
         ),
         ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
-        ("bits per byte", f"{s['bits_per_byte']:.3f}{margin(s['bits_per_byte_interval'])}"),
-        *([] if s["validation_loss_interval"] is None else [("", f"± 95 %, over {documents(s)} held out")]),
+        ("bits per byte", f"{s['bits_per_byte']:.3f}{margin(s.get('bits_per_byte_interval'))}"),
+        *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
         *(
             (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
-            for name, figures in s["objectives"].items()
+            for name, figures in s.get("objectives", {}).items()
         ),
         *_domain_lines(s.get("domains") or {}),
         ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
@@ -233,6 +238,6 @@ def show_summary(run: Run) -> None:
         ("report", str(run.folder / "report.html")),
     ):
         out.print(f"{name:<14} {value}", markup=False, soft_wrap=True)
-    if s["validation_warning"] is not None:
-        out.print(f"\n{s['validation_warning']}", style="yellow", markup=False, soft_wrap=True)
+    if (warning := s.get("validation_warning")) is not None:
+        out.print(f"\n{warning}", style="yellow", markup=False, soft_wrap=True)
     out.print(f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."', markup=False, soft_wrap=True)

@@ -32,9 +32,8 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
     table.add_column("over")
     for name, accuracy in result["phenomena"].items():
         found = result["by_phenomenon"][name]
-        table.add_row(Text(name), f"{accuracy:.1%}", _interval(found["interval"]), _over(found, found["paradigms"]))
-    over = _over(result, result["num_paradigms"])
-    table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), over, style="bold")
+        table.add_row(Text(name), f"{accuracy:.1%}", _interval(found["interval"]), _over(found))
+    table.add_row("all", f"{result['accuracy']:.1%}", _interval(result["interval"]), _over(result), style="bold")
     console().print(table)
     console().print(
         f"{result['pairs']:,} pairs, {result['ties']:,} ties (one half each); 50 % is chance", style="dim", markup=False
@@ -44,9 +43,10 @@ def run_score(model: str, pairs: Path, *, form: str, pairs_per_paradigm: int | N
     return result
 
 
-def _over(found: dict[str, Any], paradigms: int) -> str:
+def _over(found: dict[str, Any]) -> str:
     """What an interval takes as drawn, and how many of it."""
-    return f"{paradigms:,} paradigms" if found["interval_over"] == "paradigms" else f"{found['pairs']:,} pairs"
+    number = found["num_paradigms" if found["interval_over"] == "paradigms" else "pairs"]
+    return f"{number:,} {found['interval_over']}"
 
 
 def _interval(interval: list[float]) -> str:

@@ -11,7 +11,9 @@ does beside falls on all of them. Stopped at any moment, the same command goes o
 they were. A run that diverges or does not fit into memory has failed, and the others are judged.
 
 One figure decides, and is named before the first run. A verdict on figures that were not judged before (more seeds, or
-a run made again) is another look, and each look widens the intervals; `unmask.evaluation.comparing` says how far.
+a run made again) is another look, and each look widens the intervals; `unmask.evaluation.comparing` says how far. The
+number of seeds is written down before the first run too: a verdict on fewer of them is a late look, since runs tell
+their figures as they end, and where to stop may have been chosen by these.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from unmask.comparing.folder import claim, common_data, look_number
+from unmask.comparing.folder import ask_for_seeds, claim, common_data, look_number
 from unmask.comparing.inputs import check_pairs_fit, items_of, read_inputs
 from unmask.comparing.trials import Protocol, failed_run, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
@@ -85,7 +87,12 @@ class Plan:
     @property
     def deciding(self) -> str:
         """The figure that the verdict is on."""
-        return self.primary or ("loss" if self.protocol.task is None else "task_error")
+        return self.primary or self.usual
+
+    @property
+    def usual(self) -> str:
+        """The figure that decides where none is named."""
+        return "loss" if self.protocol.task is None else "task_error"
 
 
 def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) -> dict[str, Any]:
@@ -94,7 +101,8 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
     Args:
         plan: What is compared.
         out: Folder of the comparison; one that is there goes on, where it has the same plan (seeds may be more or
-            fewer, which is another look), and recipes, text, minimal pairs and files of the task are what they were.
+            fewer, which is another look, and a late one where they are fewer), and recipes, text, minimal pairs and
+            files of the task are what they were.
         reporter: Told of the progress; None logs.
 
     Returns:
@@ -117,10 +125,11 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
     items = items_of(plan.protocol)
-    claim(root, ASKED, content, what="comparison")
+    claim(root, ASKED, content, what="comparison", unsaid={"primary": plan.usual})
     data = common_data(plan.data, root, recipes[plan.recipes[0]], reporter)
     if data != plan.data:  # it was prepared just now
         check_pairs_fit(recipes, plan.protocol, data)
+    most_seeds = ask_for_seeds(root, ASKED, plan.seeds)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in plan.recipes}
     for seed in range(plan.seeds):
         turn = seed % len(plan.recipes)
@@ -132,7 +141,7 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
         first = found[plan.recipes[0]][0]["failed"]
         raise RunError(f"{root}: every run failed, the first because of this: {first}")
     values = _values(found, reporter)
-    look = _look(root, plan, values)
+    look = _look(root, plan, values, most_seeds, reporter)
     judged = _judged(plan.deciding, values, look, items)
     by_figure = {name: _plain(each) | {"exploratory": name != plan.deciding} for name, each in judged.items()}
     result = {"figure": plan.deciding, "look": look, **by_figure[plan.deciding], "by_figure": by_figure, "runs": found}
@@ -166,7 +175,7 @@ def _values(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter
     return by_figure
 
 
-def _look(root: Path, plan: Plan, values: Values) -> int:
+def _look(root: Path, plan: Plan, values: Values, most_seeds: int, reporter: Reporter) -> int:
     """The number of this look; where no two seeds can be judged by the deciding figure, it is not counted yet."""
     deciding = list(values.get(plan.deciding, {}).values())
     both = (sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in combinations(deciding, 2))
@@ -176,7 +185,13 @@ def _look(root: Path, plan: Plan, values: Values) -> int:
         figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_recipe.items()}
         for figure, by_recipe in values.items()
     }
-    return look_number(root, ASKED, seen, seeds=plan.seeds)
+    look = look_number(root, ASKED, seen, seeds=plan.seeds, most_seeds=most_seeds)
+    if plan.seeds < most_seeds:
+        reporter.note(
+            f"{most_seeds} seeds were asked for before, and runs tell their figures as they end: a verdict on "
+            f"{plan.seeds} counts as look {look}"
+        )
+    return look
 
 
 def _judged(deciding: str, values: Values, look: int, items: Mapping[str, int]) -> dict[str, Comparison]:

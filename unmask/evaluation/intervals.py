@@ -28,7 +28,8 @@ def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tup
     share = successes / trials
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # not by rounding beside them
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -88,18 +89,23 @@ def items_of_shares(values: Sequence[float]) -> int | None:
     return int(items[0]) if len(items) else None
 
 
-@lru_cache(maxsize=256)
-def student_quantile(probability: float, degrees: int) -> float:
+@lru_cache(maxsize=4096)
+def student_quantile(probability: float, degrees: float) -> float:
     """The quantile of Student's t distribution.
 
     With t = sqrt(degrees) tan(angle), the distribution's density is the power degrees - 1 of the angle's cosine; that
-    is added up and looked up.
+    is added up and looked up, which takes milliseconds; quantiles are kept.
 
     Args:
         probability: In [0.5, 1).
-        degrees: Of freedom, at least 1.
+        degrees: Of freedom, at least 1; need not be whole.
     """
-    return _quantile(probability, degrees)
+    angle = np.linspace(0.0, math.pi / 2, 200_001)
+    density = np.cos(angle) ** (degrees - 1)
+    steps = (density[1:] + density[:-1]) / 2
+    mass = np.concatenate([np.zeros(1), np.cumsum(steps)])
+    wanted = (2 * probability - 1) * mass[-1]
+    return math.sqrt(degrees) * math.tan(float(np.interp(wanted, mass, angle)))
 
 
 def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
@@ -110,13 +116,4 @@ def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE
         degrees: Of freedom of the standard error, at least 1; need not be whole.
         confidence: Of 1.
     """
-    return stderr * _quantile(0.5 + confidence / 2, degrees)
-
-
-def _quantile(probability: float, degrees: float) -> float:
-    angle = np.linspace(0.0, math.pi / 2, 200_001)
-    density = np.cos(angle) ** (degrees - 1)
-    steps = (density[1:] + density[:-1]) / 2
-    mass = np.concatenate([np.zeros(1), np.cumsum(steps)])
-    wanted = (2 * probability - 1) * mass[-1]
-    return math.sqrt(degrees) * math.tan(float(np.interp(wanted, mass, angle)))
+    return stderr * student_quantile(0.5 + confidence / 2, degrees)

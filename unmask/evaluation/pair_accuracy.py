@@ -32,7 +32,7 @@ class Accuracy:
             of paradigms that all came out the same, by Wilson's interval, which speaks of other pairs of just these
             paradigms.
         pairs: How many.
-        paradigms: Of how many paradigms.
+        num_paradigms: Of how many paradigms.
         ties: How many of them are told neither way.
     """
 
@@ -40,7 +40,7 @@ class Accuracy:
     interval: tuple[float, float]
     interval_over: Literal["paradigms", "pairs"]
     pairs: int
-    paradigms: int
+    num_paradigms: int
     ties: int
 
 
@@ -126,10 +126,10 @@ def few_paradigms(found: Accuracy) -> str | None:
     """What must be said where an accuracy rests on few paradigms; None where it rests on enough."""
     if found.interval_over == "pairs":
         return "the interval is over pairs of just these paradigms: of others it tells nothing"
-    if found.paradigms < FEW:
+    if found.num_paradigms < FEW:
         return (
-            f"there are {found.paradigms} paradigms only: the interval over them is wide, and less reliable than with "
-            f"{FEW} or more"
+            f"there are {found.num_paradigms} paradigms only: the interval over them is wide, and less reliable than "
+            f"with {FEW} or more"
         )
     return None
 
@@ -149,6 +149,6 @@ def _accuracy(points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> Accur
         interval=wilson(won, count) if interval is None else interval,
         interval_over="pairs" if interval is None else "paradigms",
         pairs=count,
-        paradigms=found.draws,
+        num_paradigms=found.draws,
         ties=int((points == 0.5).sum()),
     )

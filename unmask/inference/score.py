@@ -35,9 +35,9 @@ def score(
 
     Returns:
         `accuracy` over all pairs, ties one half, `interval` (95 %), `interval_over` (`paradigms`, or `pairs` where
-        there is one paradigm), `pairs`, `ties`, `phenomena` (name to accuracy), `phenomena_intervals`, `paradigms` and
-        `by_phenomenon` (name to accuracy, interval, what it is over, and the numbers of pairs, paradigms and ties),
-        `warning` (where there are few paradigms; None else), `form`.
+        there is one paradigm or all came out the same), `pairs`, `num_paradigms`, `ties`, `phenomena` (name to
+        accuracy), `phenomena_intervals`, `by_phenomenon` and `paradigms` (name to the first six of these), `warning`
+        (where there are few paradigms; None else), `form`.
 
     Raises:
         UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
@@ -59,7 +59,6 @@ def score(
     result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=told)
     return {
         **_plain(result.overall),
-        "num_paradigms": result.overall.paradigms,
         "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
         "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
         "by_phenomenon": {name: _plain(found) for name, found in result.phenomena.items()},

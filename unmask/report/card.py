@@ -143,7 +143,7 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     if summary["validation_warning"] is not None:
         parts.append(sentence(summary["validation_warning"]))
     if compared := domain_rows(summary.get("domains") or {}):
-        parts += ["Bits per byte of hidden text:", _table(["", "before", "after"], compared)]
+        parts += [f"Bits per byte of hidden text ({MARGIN}):", _table(["", "before", "after"], compared)]
     return "\n\n".join(parts)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.report.margins import margin
+
 
 def base_model(start: Mapping[str, Any]) -> str | None:
     """The name that the hub knows it by; None of a folder."""
@@ -46,4 +48,4 @@ def domain_rows(domains: Mapping[str, Mapping[str, Mapping[str, Any]] | None]) -
 
 def _bits(figures: Mapping[str, Any]) -> str:
     bits = figures["bits_per_byte"]
-    return "-" if bits is None else f"{bits:.3f}"
+    return "-" if bits is None else f"{bits:.3f}{margin(figures.get('bits_per_byte_interval'))}"

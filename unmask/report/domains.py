@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from unmask.report.margins import MARGIN, margin
+
 _COLUMNS = (
     ("loss", "nats per token", "{:.3f}"),
     ("accuracy", "right", "{:.1%}"),
     ("bits_per_byte", "bits per byte", "{:.3f}"),
 )
+_TIMES = ("before", "after")
 
 
 def domains_section(summary: Mapping[str, Any]) -> str:
@@ -24,19 +27,21 @@ def domains_section(summary: Mapping[str, Any]) -> str:
     start, domains = summary["start"], summary["domains"]
     head = "".join(f"<th>{title}, before</th><th>after</th>" for _, title, _ in _COLUMNS)
     rows = "".join(_row(name, found) for name, found in domains.items() if found is not None)
+    has_margin = any(margin(found[when].get("loss_interval")) for found in domains.values() if found for when in _TIMES)
     without = "" if domains["old"] else "<p class=soft>There was no old text to measure what is forgotten.</p>"
     return (
         f"<h2>Before and after</h2><p class=soft>Training began with <code>{escape(start['checkpoint'])}</code>"
-        f"{escape(_done(start))}. Held-out text, under the same masks before and after.</p>"
+        f"{escape(_done(start))}. Held-out text, under the same masks before and after"
+        f"{f' ({MARGIN})' if has_margin else ''}.</p>"
         f"<table><tr><th></th>{head}</tr>{rows}</table>{without}"
     )
 
 
 def _row(name: str, found: Mapping[str, Any]) -> str:
     cells = "".join(
-        f"<td class=number>{shown.format(found[when][key])}</td>"
+        f"<td class=number>{shown.format(found[when][key])}{margin(found[when].get(f'{key}_interval'))}</td>"
         for key, _, shown in _COLUMNS
-        for when in ("before", "after")
+        for when in _TIMES
     )
     return f"<tr><td>{name} text</td>{cells}</tr>"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from unmask.corpus.cleaning import read_cleaned
 from unmask.corpus.documents import Fields, TextPiece
-from unmask.corpus.fingerprints import to_words
-from unmask.corpus.groups import HeldGroups, batches, clusters_of, group_key, groups_of_column, with_groups
+from unmask.corpus.fingerprints import Ints
+from unmask.corpus.groups import HeldGroups, clusters_of, group_key, groups_of_column, with_groups
 from unmask.corpus.labelled import with_labels
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import ColumnGroups, CorpusSettings
@@ -79,7 +79,7 @@ class Corpus:
         self.skipped: Counter[str] = Counter()
         self.overlap = 0
         self.groups: HeldGroups | None = None
-        self._held_forms: frozenset[int] = frozenset()
+        self._cluster_of: Ints | None = None  # key of each text's, in the order of reading
         self._num_chars: int | None = None  # of the whole text, counted where its end is held out
 
     @property
@@ -135,7 +135,7 @@ class Corpus:
             self.groups = groups_of_column(pieces, self.settings)
         else:
             parts = self.plan.holdout_unit == "part"
-            choice, self._held_forms = clusters_of(pieces, parts=parts).choose(self.settings.holdout)
+            choice, self._cluster_of = clusters_of(pieces, parts=parts).choose(self.settings.holdout)
             what = f"clusters of near-duplicate {'parts' if parts else 'documents'}"
             self.groups = HeldGroups(choice, what, asked=self.settings.holdout)
         self.skipped.clear()
@@ -151,13 +151,15 @@ class Corpus:
             yield piece, held
 
     def _by_cluster(self) -> Iterator[tuple[TextPiece, bool]]:
-        held = False
-        for batch in batches(self._read(self.sources)):
-            forms = to_words([piece.text for piece in batch]).normal.tolist()
-            for piece, form in zip(batch, forms, strict=True):
-                if self.plan.holdout_unit == "part" or piece.offset == 0:
-                    held = form in self._held_forms
-                yield piece, held
+        assert self.groups is not None and self._cluster_of is not None, "they were chosen"
+        held, group, text = False, "", 0
+        for piece in self._read(self.sources):
+            if self.plan.holdout_unit == "part" or piece.offset == 0:
+                if text == len(self._cluster_of):
+                    raise CorpusError("the files have changed while they were read; run the same command again")
+                key = int(self._cluster_of[text])
+                held, group, text = self.groups.holds(key), str(key), text + 1
+            yield replace(piece, group=group) if held else piece, held
 
     def _with_end(self) -> Iterator[tuple[TextPiece, bool]]:
         """The text up to a character, and what stands behind it."""

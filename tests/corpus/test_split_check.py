@@ -253,6 +253,8 @@ def test_a_pass_that_was_not_ended_is_begun_anew() -> None:
 def test_nothing_is_held_out() -> None:
     found = check([], ["a", "b"])
     assert (found.held_out, found.share, found.example) == (0, 0.0, None)
+    said = "no held-out documents were compared with the training text, since there are none"
+    assert found.describe(way_out=True) == said
 
 
 def test_an_example_is_of_the_most_frequent_kind() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -41,7 +41,6 @@ class Corpus:
         validation_sources: Files that are held out, where these were named.
         plan: How they are read.
         skipped: What the last pass left out: reason to number.
-        overlap: Held-out documents of the last pass that also stand in the training text, where files were named.
         groups: Which groups are held out, where these are asked for, after the first pass.
 
     Raises:
@@ -77,7 +76,6 @@ class Corpus:
         self.validation_sources = with_columns(held, settings.column, bad)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
-        self.overlap = 0
         self.groups: HeldGroups | None = None
         self._cluster_of: Ints | None = None  # key of each text's, in the order of reading
         self._num_chars: int | None = None  # of the whole text, counted where its end is held out
@@ -97,7 +95,7 @@ class Corpus:
         Raises:
             CorpusError: A file cannot be read, or there are no groups to choose among.
         """
-        self.skipped, self.overlap = Counter(), 0
+        self.skipped = Counter()
         plan, held = self.plan, False
         if plan.holdout_unit == "file":
             yield from self._with_files()
@@ -151,7 +149,8 @@ class Corpus:
             yield piece, held
 
     def _by_cluster(self) -> Iterator[tuple[TextPiece, bool]]:
-        assert self.groups is not None and self._cluster_of is not None, "they were chosen"
+        assert self.groups is not None, "they were chosen"
+        assert self._cluster_of is not None, "with them"
         held, group, text = False, "", 0
         for piece in self._read(self.sources):
             if self.plan.holdout_unit == "part" or piece.offset == 0:
@@ -179,22 +178,18 @@ class Corpus:
 
     def _with_files(self) -> Iterator[tuple[TextPiece, bool]]:
         """Training text, then the files that are held out, numbered on."""
-        known = {_digest(piece.text) for piece in self._read(self.validation_sources)}
-        met: set[bytes] = set()
+        with closing(self._read(self.validation_sources)) as pieces:
+            if next(pieces, None) is None:
+                raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
         self.skipped.clear()
         documents = 0
         for piece in self._read(self.sources):
             documents = piece.document + 1
-            if (digest := _digest(piece.text)) in known:
-                met.add(digest)
             yield piece, False
-        self.overlap = len(met)
-        if not known:
-            raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
         for piece in self._read(self.validation_sources):
             yield replace(piece, document=documents + piece.document), True
 
-    def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
+    def _read(self, sources: Sequence[Source]) -> Generator[TextPiece]:
         bad = BadInput(skip=self.settings.bad_input == "skip")
         yield from read_cleaned(
             sources,
@@ -224,7 +219,3 @@ def _without(sources: Sequence[Source], held: Sequence[Source]) -> list[Source]:
 
 
 _PLAIN = (".txt", ".fasta", ".fa")
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -30,7 +30,9 @@ from unmask.hashing import mix
 FAR = 0.5  # a realised share is near the one asked for if it is that share, give or take half of it
 LARGE = 2.0
 BATCH_CHARS = 1 << 18
-ALIKE = 190  # of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4
+ALIKE = (
+    190  # of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4
+)
 MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
 _WAY_OUT = "name another column, or hold files of their own out with --set 'corpus.validation=[\"FILE\"]'"
 
@@ -105,8 +107,8 @@ class HeldGroups:
             line += f"; {self.alone:,} documents without a value there go by their text"
         if c.num_large:
             line += (
-                f"; {c.num_large:,} of them too large to be held out: the largest has {c.largest:.1%} of the text, all of "
-                "it trained on, so held-out figures say nothing about such texts"
+                f"; {c.num_large:,} of them too large to be held out: the largest has {c.largest:.1%} of the text, "
+                "all of it trained on, so held-out figures say nothing about such texts"
             )
         if abs(c.share - self.asked) > FAR * self.asked:
             line += (

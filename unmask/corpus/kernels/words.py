@@ -150,6 +150,15 @@ def hash_minima(
 
 
 @compiled
+def set_bits(bits: Bytes, values: Ints) -> None:
+    """Puts hashes into a set of bits, of a power of two of bytes; changed in place."""
+    mask = len(bits) * 8 - 1
+    for value in values:
+        place = value & mask
+        bits[place >> 3] |= np.uint8(1 << (place & 7))
+
+
+@compiled
 def find_likely(words_W: Ints, ends_N: Ints, bits: NDArray[np.uint8], share: float) -> NDArray[np.bool_]:
     """Which texts have at least this share of their shingles, counted as often as they stand there, among those known.
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.corpus.test_split_check import WORDS, changed, random_text
+from tests.corpus.test_split_check import WORDS, changed, jaccard, random_text
 from unmask.corpus.corpus import Corpus
-from unmask.corpus.groups import choose_groups
+from unmask.corpus.groups import MOST_NEIGHBOURS, Clusters, choose_groups
 from unmask.corpus.labels import group_name
 from unmask.corpus.near_duplicates import NearDuplicates
 from unmask.corpus.settings import ColumnGroups, CorpusSettings, NearDuplicateGroups
@@ -175,6 +175,7 @@ def test_a_large_group_is_trained_on(tmp_path: Path) -> None:
     assert not any(held and piece.group == "large" for piece, held in corpus.pieces())
     told = corpus.describe()
     assert "1 of them too large to be held out: the largest has " in told
+    assert "all of it trained on, so held-out figures say nothing about such texts" in told
     assert corpus.groups is not None
     held, total = 0, 0
     for piece, side in corpus.pieces():
@@ -246,8 +247,7 @@ def looked_at(corpus: Corpus) -> NearDuplicates:
     found = corpus.check()
     for _ in found.collect(corpus.pieces()):
         pass
-    for _ in found.compare(corpus.pieces()):
-        pass
+    found.compare(corpus.pieces())
     return found.result()
 
 
@@ -308,6 +308,55 @@ def test_long_documents_count_whole_in_any_order(tmp_path: Path, monkeypatch: py
         assert corpus.groups is not None
         chosen.append((held, corpus.groups.choice.share))
     assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize(("num_own", "low", "high"), [(40, 0.55, 0.62), (60, 0.45, 0.52)])
+def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> None:
+    """Forms, logs and licence headers: all documents are half alike, and only those that are nearly equal are joined,
+    also where more of them share a band than are compared."""
+    rng = random.Random(num_own)
+    template = random_text(rng, 120)
+    texts = [f"{template} {random_text(rng, num_own)}" for _ in range(12 * MOST_NEIGHBOURS)]
+    similarities = [jaccard(*rng.sample(texts, 2)) for _ in range(50)]
+    assert low < min(similarities) <= max(similarities) < high
+    planted = rng.sample(range(len(texts)), 150)
+    texts += [f"{template} {changed(rng, texts[source][len(template) + 1 :], 1)}" for source in planted]
+    assert min(jaccard(texts[source], texts[-150 + n]) for n, source in enumerate(planted)) > 0.9
+    order = list(range(len(texts)))
+    rng.shuffle(order)
+    clusters = Clusters()
+    clusters.add([texts[place] for place in order], [len(texts[place]) for place in order])
+    choice, keys = clusters.choose(0.05)
+    key_of = dict(zip(order, keys.tolist(), strict=True))
+    together = sum(key_of[source] == key_of[len(texts) - 150 + n] for n, source in enumerate(planted))
+    assert together >= 0.95 * len(planted)
+    assert choice.num_groups == len(texts) - together, "nothing else is joined"
+    assert choice.num_large == 0
+
+
+def test_held_out_near_duplicates_tell_their_cluster(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    clusters = clustered(rng)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(text for cluster in clusters for text in cluster) + "\n", encoding="utf-8")
+    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    names = {piece.text: piece.group for piece, held in Corpus([path], asked).pieces() if held}
+    held = [{names[text] for text in cluster} for cluster in clusters if cluster[0] in names]
+    assert len(held) > 5
+    assert all(len(found) == 1 for found in held)
+    assert len(set.union(*held)) == len(held)
+
+
+def test_a_file_that_grows_between_passes(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(random_text(rng, 9) for _ in range(300)) + "\n", encoding="utf-8")
+    corpus = Corpus([path], CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"}))
+    list(corpus.pieces())
+    with path.open("a", encoding="utf-8") as file:
+        file.write("one more\n")
+    with pytest.raises(CorpusError, match="the files have changed while they were read"):
+        list(corpus.pieces())
 
 
 def test_one_cluster_cannot_be_held_out(tmp_path: Path) -> None:

@@ -205,7 +205,6 @@ def test_files_that_are_held_out_are_not_trained_on(tmp_path: Path, caplog: pyte
     settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
     corpus = Corpus([tmp_path], settings)
     assert [p.text for p, held in corpus.pieces() if not held] == SENTENCES
-    assert corpus.overlap == 0
     assert "held out, so not trained on: 1 of the files that were given" in caplog.text
     with pytest.raises(CorpusError, match=r"corpus.validation holds all files out; give others to train on"):
         Corpus([tmp_path / "held.txt"], settings)
@@ -236,7 +235,6 @@ def test_validation_files_of_their_own(tmp_path: Path) -> None:
     assert [p.text for p, held in marked if not held] == SENTENCES
     assert [p.text for p, held in marked if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
     assert [p.document for p, _ in marked] == list(range(303))
-    assert corpus.overlap == 1
     assert "files of their own" in corpus.plan.describe()
 
 

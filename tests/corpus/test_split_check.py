@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from unmask.corpus import split_check
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.documents import TextPiece
-from unmask.corpus.fingerprints import SKETCH, similarity, to_words
+from unmask.corpus.fingerprints import SKETCH, Ints, similarity, to_words
 from unmask.corpus.near_duplicates import Example, NearDuplicates, from_plain
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.split_check import SplitCheck
@@ -54,7 +55,26 @@ def check(held: Iterable[str], training: Iterable[str]) -> NearDuplicates:
     pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
     found = SplitCheck(parts=False)
     assert list(found.collect(pieces)) == pieces
-    assert list(found.compare(pieces)) == pieces
+    found.compare(iter(pieces))
+    result = found.result()
+    for size in (len(pieces), 7):  # in a single pass, in stretches, and again what may be near-duplicates
+        assert in_one_pass(pieces, size) == result
+    return result
+
+
+def in_one_pass(pieces: list[tuple[TextPiece, bool]], size: int, *, parts: bool = False) -> NearDuplicates:
+    found, known = SplitCheck(parts=parts), SplitCheck(parts=parts)
+    list(known.collect(pieces))
+    known.compare(())
+    for begin in range(0, len(pieces), max(size, 1)):
+        some = pieces[begin : begin + size]
+        held, offset = np.array([side for _, side in some]), np.array([piece.offset for piece, _ in some])
+        found.gather([piece.text for piece, _ in some], held, offset)
+        known.look([piece.text for piece, _ in some], held, offset)
+    wanted = found.gathered()
+    if wanted is None or wanted.any():
+        found.compare(iter(pieces), wanted)
+    assert known.result() == found.result()
     return found.result()
 
 
@@ -218,12 +238,49 @@ def test_parts_are_compared_as_parts_and_neighbours_are_no_duplicates(tmp_path: 
     assert corpus.plan.holdout_unit == "part"
     found = corpus.check()
     number = sum(held for _, held in found.collect(corpus.pieces()))
-    assert sum(1 for _ in found.compare(corpus.pieces())) > number > 0
+    assert number > 0
+    found.compare(corpus.pieces())
     result = found.result()
     assert (result.unit, result.held_out, result.share) == ("parts", number, 0.0)
+    assert in_one_pass(list(corpus.pieces()), 1, parts=True) == result
+    assert in_one_pass(list(corpus.pieces()), 3, parts=True) == result
     assert result.describe(way_out=True) == (
         f"none of {number:,} held-out parts has a near-duplicate in the training text"
     )
+
+
+def test_of_very_many_training_texts_all_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_check, "MOST_REMEMBERED", 50)
+    held, training = planted(4)
+    found = check(held, training)
+    monkeypatch.undo()
+    assert found == check(held, training)
+    assert found.similar > 20
+
+
+def test_templates_do_not_hide_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more texts share a band than are compared with one; and of these no more are."""
+    calls = 0
+
+    def counted(one: Ints, other: Ints) -> float:
+        nonlocal calls
+        calls += 1
+        return similarity(one, other)
+
+    monkeypatch.setattr(split_check, "similarity", counted)
+    rng = random.Random(8)
+    template = random_text(rng, 120)
+    own = [random_text(rng, 40) for _ in range(1500)]
+    planted_ = rng.sample(range(len(own)), 100)
+    training = [f"{template} {changed(rng, own[n], 1)}" for n in planted_]
+    training += [f"{template} {random_text(rng, 40)}" for _ in range(100)]
+    sides = [(f"{template} {text}", True) for text in own] + [(text, False) for text in training]
+    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    found = SplitCheck(parts=False)
+    list(found.collect(pieces))
+    found.compare(pieces)
+    assert 95 <= found.result().similar <= 100
+    assert 100 * split_check.MOST_CANDIDATES < calls <= split_check.MOST_COMPARED * len(training)
 
 
 def test_of_a_long_document_the_first_piece_counts() -> None:
@@ -235,8 +292,9 @@ def test_of_a_long_document_the_first_piece_counts() -> None:
     ]
     found = SplitCheck(parts=False)
     list(found.collect(pieces))
-    list(found.compare(pieces))
+    found.compare(pieces)
     assert (found.result().held_out, found.result().normalised) == (1, 1)
+    assert in_one_pass(pieces, 4) == in_one_pass(pieces, 1) == found.result()
 
 
 def test_a_pass_that_was_not_ended_is_begun_anew() -> None:
@@ -246,13 +304,15 @@ def test_a_pass_that_was_not_ended_is_begun_anew() -> None:
     assert not found.is_collected
     for _ in range(3):
         list(found.collect(pieces))
-    list(found.compare(pieces))
+    found.compare(pieces)
     assert found.result().held_out == 5
 
 
 def test_nothing_is_held_out() -> None:
     found = check([], ["a", "b"])
     assert (found.held_out, found.share, found.example) == (0, 0.0, None)
+    said = "no held-out documents were compared with the training text, since there are none"
+    assert found.describe(way_out=True) == said
 
 
 def test_an_example_is_of_the_most_frequent_kind() -> None:

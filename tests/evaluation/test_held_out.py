@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import torch
 from tests.conftest import make_text
 from unmask.corpus.settings import CorpusSettings
 from unmask.evaluation.content_keys import keyed_by_content
-from unmask.evaluation.held_out import HeldOutSet, unigram_entropy
+from unmask.evaluation.held_out import HeldOutSet, few_draws, unigram_entropy
+from unmask.evaluation.passages import passages_of_store
 from unmask.model.encoder import MaskedLM
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
@@ -201,3 +203,71 @@ def test_one_document_in_pieces_has_no_standard_error(
     assert result.loss_stderr is None
     assert result.loss_interval is None
     assert result.loss > 0
+
+
+def test_documents_of_one_group_are_one_draw(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """As if they were one document."""
+    lengths = np.array([90, 50, 70, 40, 30, 80])
+    first = int(np.flatnonzero(tokenizer.ordinary)[0])
+    ids = (first + np.random.default_rng(0).integers(0, 40, lengths.sum())).astype(np.int32)
+    results = {}
+    for name, document, group in (
+        ("apart", [1, 2, 3, 4, 5, 6], None),
+        ("grouped", [1, 2, 3, 4, 5, 6], [-9, 2, -9, 4, -3, -3]),
+        ("joined", [1, 2, 1, 4, 5, 5], None),
+    ):
+        writer = ShardWriter(tmp_path, name, vocab_size=tokenizer.vocab_size, grouped=group is not None)
+        columns = np.array(document), np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
+        groups = None if group is None else np.array(group)
+        writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, *columns, group=groups))
+        writer.save()
+        held_out = HeldOutSet(TokenStore([tmp_path / name]), tokenizer, length=64, max_tokens=10**6)
+        results[name] = held_out.evaluate(make_model())
+    apart, grouped, joined = results["apart"], results["grouped"], results["joined"]
+    assert (apart.documents, grouped.documents, joined.documents) == (6, 4, 4)
+    assert (apart.unit, grouped.unit) == ("documents", "groups")
+    assert grouped.loss == pytest.approx(apart.loss, rel=1e-6)
+    assert grouped.loss_stderr == pytest.approx(joined.loss_stderr, rel=1e-6)
+    assert grouped.loss_stderr != pytest.approx(apart.loss_stderr, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
+def test_groups_that_were_held_out_are_what_is_drawn(
+    make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str
+) -> None:
+    """From the column, or the clusters, to the figures; also those of passages. Rows without a value stand alone."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for patient in range(60):
+        words = [make_text(3, seed=100 * patient + n).replace("\n", " ") for n in range(4)]
+        note = " ".join(words)
+        rows += [{"text": f"{note} {n}", "patient": None if patient % 10 == 0 else f"p{patient}"} for n in range(5)]
+    order = rng.permutation(len(rows))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(rows[place]) + "\n" for place in order))
+    data = tmp_path / "data"
+    corpus = CorpusSettings.model_validate({"column": "text", "holdout": 0.2, "holdout_groups": kind})
+    manifest = prepare([tmp_path / "a.jsonl"], data, corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
+    store = TokenStore([data / file.name for file in manifest.validation.files])
+    held = [rows[order[document]] for document in store.document]
+    assert store.grouped
+    texts = {(row["text"].rsplit(" ", 1)[0] if kind != "patient" else row["patient"] or row["text"]) for row in held}
+    assert 3 < len(texts) < len(held)
+    assert len(set(store.draw.tolist())) == len(texts)
+    assert not TokenStore([data / file.name for file in manifest.train.files]).grouped
+    tokenizer = load_tokenizer(data / "tokenizer")
+    result = HeldOutSet(store, tokenizer, length=64, max_tokens=10**6).evaluate(
+        make_model(vocab_size=tokenizer.vocab_size)
+    )
+    assert (result.documents, result.unit) == (len(texts), "groups")
+    passages = passages_of_store(store, tokenizer, share=1.0)
+    assert len({passage.document for passage in passages}) == len(texts)
+
+
+def test_few_draws_are_warned_of_by_their_name() -> None:
+    assert few_draws(20, "groups") is None
+    assert "the measured text is of 3 groups only" in str(few_draws(3, "groups"))
+    assert "the measured text is of 3 documents only" in str(few_draws(3, "documents"))
+    assert "all of the measured text is one group, so" in str(few_draws(1, "groups"))
+    assert "all of the measured text is one document, so" in str(few_draws(1, "documents"))

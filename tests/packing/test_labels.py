@@ -28,7 +28,7 @@ class Store:
     def __init__(self, lengths: list[int], labels: list[int], first: int) -> None:
         self.annotations: tuple[str, ...] = ()
         self.lengths = np.array(lengths, dtype=np.int64)
-        self.document = np.arange(len(lengths))
+        self.document = self.draw = np.arange(len(lengths))
         self.offset = np.zeros(len(lengths), dtype=np.int64)
         self.label = np.array(labels, dtype=np.int64)
         self.first = first

@@ -207,7 +207,7 @@ class FakeStore:
     def __init__(self, lengths: list[int], starts: list[str], documents: list[int]) -> None:
         self.annotations: tuple[str, ...] = ()
         self.lengths = np.array(lengths, dtype=np.int64)
-        self.document = np.array(documents, dtype=np.int64)
+        self.document = self.draw = np.array(documents, dtype=np.int64)
         self.offset = np.zeros(len(lengths), dtype=np.int64)
         self.num_bytes = self.lengths
         self._starts = [np.array(list(map(int, line)), dtype=np.uint8) for line in starts]

@@ -19,6 +19,7 @@ from tests.tokens.test_stopped import kill, wait_for_parts
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.near_duplicates import NearDuplicates
 from unmask.corpus.settings import CorpusSettings
+from unmask.errors import CorpusError
 from unmask.pretraining.data import describe
 from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.prepare import prepare
@@ -122,6 +123,26 @@ def test_data_that_was_made_before_is_read(data_folder: Path, tmp_path: Path) ->
     manifest = load_manifest(folder)
     assert manifest.near_duplicates is None
     assert not any("near-duplicate" in line for line in describe(manifest))
+
+
+def test_files_of_their_own_are_told_of_once(tmp_path: Path) -> None:
+    """One count of equal texts, under both names, and one line."""
+    rng = random.Random(1)
+    training = [random_text(rng, 20) for _ in range(400)]
+    held = [random_text(rng, 20) for _ in range(60)] + training[:3] + [training[3]] * 2
+    (tmp_path / "train.txt").write_text("\n".join(training) + "\n", encoding="utf-8")
+    (tmp_path / "held.txt").write_text("\n".join(held) + "\n", encoding="utf-8")
+    corpus = CorpusSettings(documents="line", validation=(str(tmp_path / "held.txt"),))
+    manifest = made(tmp_path / "train.txt", tmp_path / "data", corpus)
+    assert manifest.near_duplicates is not None
+    assert manifest.overlap == manifest.near_duplicates.equal == 5
+    assert [line for line in describe(manifest) if "training text" in line] == [
+        manifest.near_duplicates.describe(way_out=False)
+    ]
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+    empty = CorpusSettings(documents="line", validation=(str(tmp_path / "empty.txt"),))
+    with pytest.raises(CorpusError, match=r"empty.txt: there is no text in it"):
+        made(tmp_path / "train.txt", tmp_path / "none", empty)
 
 
 def test_the_command(log_file: Path, tmp_path: Path, main: Main) -> None:

@@ -260,7 +260,7 @@ class TopicStore:
         ordinary = np.flatnonzero(tokenizer.ordinary)[:40].reshape(4, 2, 5)
         self.annotations: tuple[str, ...] = ()
         self.lengths = np.full(num_documents, 12, dtype=np.int64)
-        self.document = np.arange(num_documents)
+        self.document = self.draw = np.arange(num_documents)
         self.offset = np.zeros(num_documents, dtype=np.int64)
         topics = rng.integers(0, 4, num_documents)
         columns = rng.integers(0, 5, (num_documents, 2, 6))

@@ -12,7 +12,7 @@ from unmask.cli.options import rates_of
 from unmask.cli.progress import ConsoleBar, console
 from unmask.inference.evaluate import evaluate
 from unmask.inference.scorable import load_scorable
-from unmask.report.margins import MARGIN, margin
+from unmask.report.margins import margin, over
 from unmask.training.hardware import choose_device
 
 
@@ -58,7 +58,7 @@ def run_evaluate(
     for path, found in result["columns"].items():
         out.print(f"{path}: the text is in column {found!r}", markup=False, style="dim", soft_wrap=True)
     whole = "all of the text" if result["share"] == 1.0 else f"about {result['share']:.2g} of the text (--max-tokens)"
-    out.print(f"{result['tokens']:,} tokens of {result['documents']:,} documents, {whole}\n", style="dim")
+    out.print(f"{result['tokens']:,} tokens of {result['documents']:,} {result['unit']}, {whole}\n", style="dim")
     out.print(_by_rate(result))
     out.print(_breakdown(result["breakdown"], values[0]))
     if "pseudo_perplexity" in result and result["pseudo_perplexity"] is not None:
@@ -71,7 +71,7 @@ def run_evaluate(
 
 
 def _by_rate(result: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, title=MARGIN, title_justify="left", title_style="dim")
+    table = Table(box=None, pad_edge=False, title=over(result["unit"]), title_justify="left", title_style="dim")
     for name in ("hidden", "loss ± 95 %", "accuracy", "top 5", "perplexity", "bits/byte ± 95 %", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     for rate, figures in result["by_rate"].items():

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from unmask.corpus.cleaning import read_cleaned
 from unmask.corpus.documents import Fields, TextPiece
-from unmask.corpus.fingerprints import to_words
-from unmask.corpus.groups import HeldGroups, batches, clusters_of, group_key, groups_of_column, with_groups
+from unmask.corpus.fingerprints import Ints
+from unmask.corpus.groups import HeldGroups, clusters_of, group_key, groups_of_column, with_groups
 from unmask.corpus.labelled import with_labels
 from unmask.corpus.reading import BadInput
 from unmask.corpus.settings import ColumnGroups, CorpusSettings
@@ -41,7 +41,6 @@ class Corpus:
         validation_sources: Files that are held out, where these were named.
         plan: How they are read.
         skipped: What the last pass left out: reason to number.
-        overlap: Held-out documents of the last pass that also stand in the training text, where files were named.
         groups: Which groups are held out, where these are asked for, after the first pass.
 
     Raises:
@@ -77,9 +76,8 @@ class Corpus:
         self.validation_sources = with_columns(held, settings.column, bad)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
         self.skipped: Counter[str] = Counter()
-        self.overlap = 0
         self.groups: HeldGroups | None = None
-        self._held_forms: frozenset[int] = frozenset()
+        self._cluster_of: Ints | None = None  # key of each text's, in the order of reading
         self._num_chars: int | None = None  # of the whole text, counted where its end is held out
 
     @property
@@ -97,7 +95,7 @@ class Corpus:
         Raises:
             CorpusError: A file cannot be read, or there are no groups to choose among.
         """
-        self.skipped, self.overlap = Counter(), 0
+        self.skipped = Counter()
         plan, held = self.plan, False
         if plan.holdout_unit == "file":
             yield from self._with_files()
@@ -135,7 +133,7 @@ class Corpus:
             self.groups = groups_of_column(pieces, self.settings)
         else:
             parts = self.plan.holdout_unit == "part"
-            choice, self._held_forms = clusters_of(pieces, parts=parts).choose(self.settings.holdout)
+            choice, self._cluster_of = clusters_of(pieces, parts=parts).choose(self.settings.holdout)
             what = f"clusters of near-duplicate {'parts' if parts else 'documents'}"
             self.groups = HeldGroups(choice, what, asked=self.settings.holdout)
         self.skipped.clear()
@@ -151,13 +149,16 @@ class Corpus:
             yield piece, held
 
     def _by_cluster(self) -> Iterator[tuple[TextPiece, bool]]:
-        held = False
-        for batch in batches(self._read(self.sources)):
-            forms = to_words([piece.text for piece in batch]).normal.tolist()
-            for piece, form in zip(batch, forms, strict=True):
-                if self.plan.holdout_unit == "part" or piece.offset == 0:
-                    held = form in self._held_forms
-                yield piece, held
+        assert self.groups is not None, "they were chosen"
+        assert self._cluster_of is not None, "with them"
+        held, group, text = False, "", 0
+        for piece in self._read(self.sources):
+            if self.plan.holdout_unit == "part" or piece.offset == 0:
+                if text == len(self._cluster_of):
+                    raise CorpusError("the files have changed while they were read; run the same command again")
+                key = int(self._cluster_of[text])
+                held, group, text = self.groups.holds(key), str(key), text + 1
+            yield replace(piece, group=group) if held else piece, held
 
     def _with_end(self) -> Iterator[tuple[TextPiece, bool]]:
         """The text up to a character, and what stands behind it."""
@@ -177,22 +178,18 @@ class Corpus:
 
     def _with_files(self) -> Iterator[tuple[TextPiece, bool]]:
         """Training text, then the files that are held out, numbered on."""
-        known = {_digest(piece.text) for piece in self._read(self.validation_sources)}
-        met: set[bytes] = set()
+        with closing(self._read(self.validation_sources)) as pieces:
+            if next(pieces, None) is None:
+                raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
         self.skipped.clear()
         documents = 0
         for piece in self._read(self.sources):
             documents = piece.document + 1
-            if (digest := _digest(piece.text)) in known:
-                met.add(digest)
             yield piece, False
-        self.overlap = len(met)
-        if not known:
-            raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
         for piece in self._read(self.validation_sources):
             yield replace(piece, document=documents + piece.document), True
 
-    def _read(self, sources: Sequence[Source]) -> Iterator[TextPiece]:
+    def _read(self, sources: Sequence[Source]) -> Generator[TextPiece]:
         bad = BadInput(skip=self.settings.bad_input == "skip")
         yield from read_cleaned(
             sources,
@@ -222,7 +219,3 @@ def _without(sources: Sequence[Source], held: Sequence[Source]) -> list[Source]:
 
 
 _PLAIN = (".txt", ".fasta", ".fa")
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -8,7 +8,9 @@ sets have in common, divided by what they have together. Pairs that may be simil
 at 0.7, of 0.95 at 0.8 and of 0.9999 at 0.9.
 
 Source: Broder 1997; bands after Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4; five words as
-in Lee et al. 2022 (arXiv:2107.06499, appendix A). All of it is the same on every machine.
+in Lee et al. 2022 (arXiv:2107.06499, appendix A); bytes of minima after Li and Koenig 2010 (b-bit minwise hashing).
+All of it is the same on every machine with the same edition of Unicode, which is that of the Python version
+(`unicodedata.unidata_version`): a newer one knows more characters as letters, digits or signs.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from unmask.hashing import GOLDEN, mix
 Ints = NDArray[np.int64]
 
 NUM_HASHES, NUM_BANDS = 128, 16
+NUM_MINIMA = 256  # of a signature: those of the bands, and as many more
 SKETCH = 1024
 _FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # behind the first come ideographs, behind the second hardly any letters
 _NAMES_OF_WORDS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
@@ -49,8 +52,17 @@ class Words:
 
     def bands(self, chosen: Ints) -> Ints:
         """[M, 16]: hashes of the bands of M chosen texts."""
-        factors, terms = _hash_functions()
-        return kernels.hash_bands(self.words, self.begins[chosen], self.ends[chosen], factors, terms, NUM_BANDS)
+        return self._minima(chosen, NUM_HASHES)[0]
+
+    def signatures(self, chosen: Ints) -> tuple[Ints, NDArray[np.uint8]]:
+        """[M, 16], the bands, and [M, 256], a byte of each minimum: of two texts' bytes about as many agree as the
+        Jaccard similarity says, with a standard deviation of 0.025 at 0.8."""
+        return self._minima(chosen, NUM_MINIMA)
+
+    def _minima(self, chosen: Ints, num_hashes: int) -> tuple[Ints, NDArray[np.uint8]]:
+        factors, terms = (numbers[:num_hashes] for numbers in _hash_functions())
+        begins, ends = self.begins[chosen], self.ends[chosen]
+        return kernels.hash_minima(self.words, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
 
     def sketches(self, chosen: Ints) -> list[Ints]:
         """Of each chosen text the 1,024 smallest hashes of its shingles, in their order: all, where it has fewer."""
@@ -99,6 +111,6 @@ def _fold(character: str) -> int:
 
 @functools.cache
 def _hash_functions() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    counters = np.arange(1, 2 * NUM_HASHES + 1, dtype=np.int64) * np.int64(GOLDEN)
+    counters = np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)
     numbers = (mix(counters) & 0xFFFFFFFF).astype(np.uint32)
-    return numbers[:NUM_HASHES] | np.uint32(1), numbers[NUM_HASHES:]
+    return numbers[:NUM_MINIMA] | np.uint32(1), numbers[NUM_MINIMA:]

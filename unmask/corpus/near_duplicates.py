@@ -60,6 +60,8 @@ class NearDuplicates:
     @property
     def summary(self) -> str:
         """The figures in words."""
+        if not self.compared:
+            return f"no held-out {self.unit} were compared with the training text, since there are none"
         number = f"{self.compared:,} held-out {self.unit}"
         if self.compared < self.held_out:
             number = f"{self.compared:,} of the {self.held_out:,} held-out {self.unit}, chosen by a hash,"

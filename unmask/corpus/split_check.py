@@ -1,17 +1,22 @@
 """Near-duplicates between held-out and training text, found while the corpus goes by.
 
     a pass over the corpus ──▶ collect: fingerprints of what is held out
-    another                ──▶ compare: each training text against these ──▶ NearDuplicates
+    another                ──▶ look:    each training text against these ──▶ NearDuplicates
 
-Both passes are ones that preparation makes anyway, where it trains a tokenizer; otherwise the second is one more.
+Both passes are ones that preparation makes anyway, where it trains a tokenizer. Otherwise there is one only:
+
+    a pass over the corpus ──▶ gather:  fingerprints of what is held out, and short ones of the training text
+    another, where any fit ──▶ compare: the training texts whose short ones do ──▶ NearDuplicates
+
 Memory is bounded: of held-out texts 20,000 different ones at the most are looked at, chosen by a hash, with 8 KiB each
-at the most; of training texts a megabyte is held.
+at the most. A training text is remembered in 80 bytes, 4 million of them at the most; where there are more, all of them
+are compared in the second pass.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,20 +24,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.documents import PIECE_CHARS, TextPiece
-from unmask.corpus.fingerprints import SKETCH, Ints, Words, similarity, to_words
-from unmask.corpus.kernels.words import find_likely
+from unmask.corpus.fingerprints import NUM_BANDS, SKETCH, Ints, Words, similarity, to_words
+from unmask.corpus.kernels.words import find_likely, set_bits
 from unmask.corpus.near_duplicates import SIMILAR, Example, Kind, NearDuplicates
 from unmask.corpus.survey import text_hash
 
 MOST_TEXTS = 20_000
 SHOWN_CHARS = 80
 MOST_CANDIDATES = 100  # of a band, that are compared with one text
+MOST_COMPARED = 400  # with one text; those that share the rarest bands come first
+MOST_REMEMBERED = 4_000_000  # training texts
 BATCH_CHARS = 1 << 20
 BATCH_TEXTS = 1 << 14
 KINDS: tuple[Kind, ...] = ("equal", "normalised", "similar")
 _LIKELY = 0.5  # of the shingles of a text that is similar to a held-out one, so many are held out, unless some repeat
 _BITS_A_SHINGLE = 16
 _LEAST_BYTES, _MOST_BYTES = 1 << 13, 1 << 26
+_SIEVE = 1 << 24
+_ROW = np.dtype([("form", np.int64), ("hash", np.int64), ("bands", np.uint32, NUM_BANDS)])
 
 
 class SplitCheck:
@@ -49,8 +58,10 @@ class SplitCheck:
         self.parts = parts
         self.is_collected = False
         self._held = _Held()
+        self._training = _Training()
         self._index: _Index | None = None
         self._cut = False  # whether a held-out piece is not a whole document
+        self._last_held = False
 
     def collect(self, pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[tuple[TextPiece, bool]]:
         """Hands pieces through and remembers the held-out ones; begins anew where an earlier pass was not ended."""
@@ -69,21 +80,72 @@ class SplitCheck:
         self._held.cut()
         self.is_collected = True
 
-    def compare(self, pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[tuple[TextPiece, bool]]:
-        """Hands the pieces of a further pass through and compares those of the training text."""
+    def gather(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> None:
+        """Takes the next stretch of a pass, of which nothing is known yet.
+
+        Args:
+            texts: Of the pieces.
+            held: [num_pieces]: whether each is held out.
+            offset: [num_pieces]: byte of the document at which each begins.
+        """
+        continued = np.append(offset[1:] > 0, False)
+        self._cut |= bool((held & ((offset > 0) | continued)).any()) or bool(self._last_held and offset[0] > 0)
+        self._last_held = bool(held[-1])
+        for batch in self._batches(texts, held, offset):
+            self._held.add(batch)
+        for batch in self._batches(texts, ~held, offset):
+            self._training.add(batch)
+
+    def gathered(self) -> NDArray[np.bool_] | None:
+        """Which of the training texts must be compared, after a pass of `gather`; None: all of them."""
+        self._held.cut()
+        self.is_collected = True
+        return self._training.candidates(self._held)
+
+    def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> None:
+        """Compares the next stretch of a pass with what is held out, which is known; arguments as of `gather`."""
+        assert self.is_collected, "what is held out is known before"
+        self._index = self._index or _Index(self._held)
+        for batch in self._batches(texts, ~held, offset):
+            self._index.look_for(batch)
+
+    def compare(self, pieces: Iterable[tuple[TextPiece, bool]], wanted: NDArray[np.bool_] | None = None) -> None:
+        """Goes through a further pass and compares the training texts.
+
+        Args:
+            pieces: The corpus; it is read no further than up to the last that is wanted.
+            wanted: As `gathered` tells.
+        """
         assert self.is_collected, "what is held out is known before"
         self._index, batch = _Index(self._held), _Batch()
+        places = None if wanted is None else iter(np.flatnonzero(wanted).tolist())
+        number, place = 0, None if places is None else next(places, None)
         for piece, held in pieces:
-            if not held and (self.parts or piece.offset == 0) and batch.add(piece.text):
+            if places is not None and place is None:
+                break
+            if held or not (self.parts or piece.offset == 0):
+                continue
+            if (places is None or number == place) and batch.add(piece.text):
                 self._index.look_for(batch.take())
-            yield piece, held
+            if places is not None and number == place:
+                place = next(places, None)
+            number += 1
         if texts := batch.take():
             self._index.look_for(texts)
 
+    def _batches(self, texts: Sequence[str], chosen: NDArray[np.bool_], offset: Ints) -> Iterator[list[str]]:
+        batch = _Batch()
+        for place in np.flatnonzero(chosen if self.parts else chosen & (offset == 0)).tolist():
+            if batch.add(texts[place]):
+                yield batch.take()
+        if left := batch.take():
+            yield left
+
     def result(self) -> NearDuplicates:
         """What came out, after a pass of `compare`."""
-        assert self._index is not None, "the training text has gone by"
-        return self._index.result("parts" if self.parts and self._cut else "documents")
+        assert self.is_collected, "all has gone by"
+        index = self._index or _Index(self._held)
+        return index.result("parts" if self.parts and self._cut else "documents")
 
 
 class _Batch:
@@ -164,6 +226,57 @@ class _Held:
         self.sketches = {form: sketch for form, sketch in self.sketches.items() if form in forms}
         self.bands = {form: bands for form, bands in self.bands.items() if form in forms}
 
+    def table(self) -> Ints:
+        """[forms, 16]: the bands, in the order of the forms."""
+        return np.array([self.bands[form] for form in sorted(self.bands)], dtype=np.int64).reshape(-1, NUM_BANDS)
+
+
+class _Training:
+    """Training texts in the order in which they came: normal form, Python's hash and bands of each."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._rows: list[NDArray[np.void]] = []
+
+    def add(self, texts: list[str]) -> None:
+        self.number += len(texts)
+        if self.number > MOST_REMEMBERED:
+            self._rows.clear()
+            return
+        words = to_words(texts)
+        rows = np.empty(len(texts), dtype=_ROW)
+        rows["form"] = words.normal
+        rows["hash"] = np.fromiter(map(hash, texts), dtype=np.int64, count=len(texts))
+        rows["bands"] = words.bands(np.arange(len(texts))) & 0xFFFFFFFF
+        self._rows.append(rows)
+
+    def candidates(self, held: _Held) -> NDArray[np.bool_] | None:
+        """Those that may be near-duplicates of held-out texts, of equal ones the first; None: not known."""
+        if self.number > MOST_REMEMBERED:
+            return None
+        wanted = np.zeros(self.number, dtype=np.bool_)
+        if not self.number or not held.texts:
+            return wanted
+        rows = np.concatenate(self._rows)
+        same = _is_in(rows["form"], np.array(list(held.bands), dtype=np.int64))
+        equal = _is_in(rows["hash"], np.array(list(held.by_hash), dtype=np.int64))
+        bands, known = rows["bands"], (held.table() & 0xFFFFFFFF).astype(np.uint32)
+        seen = np.zeros(_SIEVE, dtype=np.bool_)  # most bands are known to nobody, which is told at once
+        seen[known & (_SIEVE - 1)] = True
+        similar = seen[bands & (_SIEVE - 1)].any(axis=1)
+        places = np.flatnonzero(similar)
+        similar[places] = _is_in(bands[places], known).any(axis=1)
+        for key, mask in (("form", same), ("hash", equal), ("form", similar & ~same)):
+            places = np.flatnonzero(mask)
+            wanted[places[np.unique(rows[key][places], return_index=True)[1]]] = True
+        return wanted
+
+
+def _is_in(values: NDArray[np.generic], known: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which values are known; faster than numpy's where these are few."""
+    known = np.unique(known)
+    return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
+
 
 class _Index:
     """Held-out texts by their normal forms and bands, and what of the training text fits them."""
@@ -171,10 +284,11 @@ class _Index:
     def __init__(self, held: _Held) -> None:
         self.held = held
         self.forms = np.array(sorted(held.sketches), dtype=np.int64)
-        self.buckets: dict[int, list[int]] = {}
-        for form in self.forms.tolist():
-            for band in held.bands[form].tolist():
-                self.buckets.setdefault(band, []).append(form)
+        bands = held.table().ravel()
+        self._order = np.argsort(bands, kind="stable")  # of all bands of all forms
+        self.bands, self._begins = np.unique(bands[self._order], return_index=True)
+        self._ends = np.append(self._begins[1:], len(bands))
+        self._buckets: dict[int, list[int]] = {}  # forms by number of the band, of those that were met
         self.bits = _bits(held.sketches.values())
         self.normalised: dict[int, str] = {}  # beginning of the training text by normal form
         self.similar: dict[int, str] = {}
@@ -198,24 +312,42 @@ class _Index:
         rows = np.flatnonzero(likely & ~same)
         rows = rows[np.unique(words.normal[rows], return_index=True)[1]]
         rows.sort()
-        for text, bands in zip(rows.tolist(), words.bands(rows).tolist(), strict=True):
-            self._compare(words, text, bands, texts[text])
+        bands = words.bands(rows)
+        number = np.searchsorted(self.bands, bands).clip(max=len(self.bands) - 1)
+        shared = self.bands[number] == bands
+        for row in np.flatnonzero(shared.any(axis=1)).tolist():
+            text = int(rows[row])
+            self._compare(words, text, number[row, shared[row]], texts[text])
 
-    def _compare(self, words: Words, text: int, bands: list[int], content: str) -> None:
-        """Looks at the held-out texts that share a band and for which nothing was found so far."""
+    def _compare(self, words: Words, text: int, bands: Ints, content: str) -> None:
+        """Looks at the held-out texts that share a band and for which nothing was found so far, rare bands first."""
         met: set[int] = set()
         sketch: Ints | None = None
-        for band in bands:
-            if not (bucket := self.buckets.get(band)):
-                continue
-            bucket[:] = (form for form in bucket if form not in self.normalised and form not in self.similar)
-            for form in bucket[:MOST_CANDIDATES]:
+        for band in bands[np.argsort(self._ends[bands] - self._begins[bands], kind="stable")].tolist():
+            for form in self._open(band):
                 if form in met:
                     continue
+                if len(met) == MOST_COMPARED:
+                    return
                 met.add(form)
                 sketch = words.sketches(np.array([text]))[0] if sketch is None else sketch
                 if similarity(sketch, self.held.sketches[form]) >= SIMILAR:
                     self.similar[form] = content[:SHOWN_CHARS]
+
+    def _open(self, band: int) -> list[int]:
+        """Some forms with a band for which nothing was found so far. The others leave, so each is met once."""
+        bucket = self._buckets.get(band)
+        if bucket is None:
+            forms = self._order[self._begins[band] : self._ends[band]] // NUM_BANDS
+            bucket = self._buckets[band] = self.forms[forms].tolist()
+        place = 0
+        while place < min(MOST_CANDIDATES, len(bucket)):
+            if bucket[place] in self.normalised or bucket[place] in self.similar:
+                bucket[place] = bucket[-1]
+                bucket.pop()
+            else:
+                place += 1
+        return bucket[:MOST_CANDIDATES]
 
     def result(self, unit: Literal["documents", "parts"]) -> NearDuplicates:
         """The figures, and the pair to show."""
@@ -251,6 +383,5 @@ def _bits(sketches: Collection[Ints]) -> NDArray[np.uint8]:
         num_bytes *= 2
     bits = np.zeros(num_bytes, dtype=np.uint8)
     for sketch in sketches:
-        place = sketch & (num_bytes * 8 - 1)
-        np.bitwise_or.at(bits, place >> 3, np.left_shift(1, place & 7).astype(np.uint8))
+        set_bits(bits, sketch)
     return bits

@@ -20,7 +20,7 @@ from torch.nn import functional
 from unmask.errors import DataError
 from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.questions import chunk_of
-from unmask.evaluation.uncertainty import ratio_over_draws
+from unmask.evaluation.uncertainty import few_documents, ratio_over_draws
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
 from unmask.masking.settings import MaskingSettings
@@ -36,6 +36,7 @@ from unmask.tokens.tokenizer import Tokenizer
 RATE = 0.15
 SEED = 20181011  # fixed for ever, so that numbers of different runs compare
 BATCH_POSITIONS = 8192
+DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,16 @@ class HeldOut:
 
     Attributes:
         loss: Mean cross-entropy.
-        loss_stderr: Its standard error over source documents, whatever they were cut into; None where there is none.
-        loss_interval: That holds the mean over such documents in 95 of 100 cases, by Student's t; see
+        loss_stderr: Its standard error over source documents, whatever they were cut into, or over groups of them where
+            groups were held out; None where there is none.
+        loss_interval: That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
             `unmask.evaluation.uncertainty`.
         accuracy: Share of the predicted tokens whose most likely token is right.
         bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
         bits_per_byte_interval: As for the loss.
         predicted_tokens: How many there were.
-        documents: In how many source documents they stand.
+        documents: In how many source documents, or groups of them, they stand.
+        unit: What these are: `documents` or `groups`.
         objectives: Figures of other objectives, by name, where the model was trained on them.
     """
 
@@ -79,6 +82,7 @@ class HeldOut:
     predicted_tokens: int
     documents: int
     objectives: Mapping[str, Figures] = field(default_factory=dict)
+    unit: str = DOCUMENTS
 
     @property
     def perplexity(self) -> float:
@@ -107,6 +111,7 @@ class HeldOutSet:
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
         masker = fixed_masker(tokenizer, rate)
         self.batches: list[tuple[Rows, MaskedRows]] = []
+        self.unit = unit_of(store)
         documents: list[NDArray[np.int64]] = []  # of each target
         self.num_tokens = 0
         seen: Counter[int] = Counter()
@@ -153,6 +158,7 @@ class HeldOutSet:
             bits_per_byte_interval=bits.interval,
             predicted_tokens=len(losses_N),
             documents=loss.draws,
+            unit=self.unit,
         )
 
     def _answers(self, model: MaskedLM) -> Iterator[tuple[Tensor, Tensor]]:
@@ -179,6 +185,17 @@ def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64])
     before = num_segments.cumsum(0) - num_segments
     segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
     return documents[segment_N.numpy()]
+
+
+def unit_of(store: TokenStore) -> str:
+    """What figures of a store are drawn from: `documents`, or `groups` where groups of them were held out."""
+    return GROUPS if store.grouped else DOCUMENTS
+
+
+def few_draws(number: int, unit: str) -> str | None:
+    """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
+    said = few_documents(number)
+    return None if said is None else said.replace(DOCUMENTS, unit).replace("one document", f"one {unit[:-1]}")
 
 
 def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:

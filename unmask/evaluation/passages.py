@@ -36,7 +36,7 @@ class Passage:
     """A stretch of a document.
 
     Attributes:
-        document: Number of the document.
+        document: Number of the document, or of its group, where groups were held out.
         key: A hash of the text, or of the tokens where there is no text.
         input_ids: [S], int32: without special tokens.
         word_starts: [S], bool: the tokenizer's words.
@@ -181,7 +181,7 @@ def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) 
             key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
             if _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
                 pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
-                yield _of_tokens(int(store.document[piece]), key, ids, starts.astype(bool), tokenizer, pos)
+                yield _of_tokens(int(store.draw[piece]), key, ids, starts.astype(bool), tokenizer, pos)
 
 
 def _of_tokens(

@@ -13,11 +13,11 @@ from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources
 from unmask.corpus.texts import naming_column
 from unmask.errors import DataError, SettingsError
-from unmask.evaluation.held_out import RATE
+from unmask.evaluation.held_out import DOCUMENTS, RATE, few_draws, unit_of
 from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
 from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text, share_of_text
-from unmask.evaluation.uncertainty import few_documents, plain_interval
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
@@ -64,7 +64,9 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         `predicted_bytes`, `predicted_documents` and `breakdown` (by `word_frequency`, `word_pieces`, `piece` and, where
         the text is annotated, `part_of_speech`) at the first rate, and all of them in `by_rate`; `pseudo_perplexity`,
         `pseudo_log_loss`, `pseudo_log_loss_stderr`, `pseudo_log_loss_interval`, `pseudo_tokens`; `warning` (where there
-        are few documents; None else); `tokens` and `documents` that were looked at, `share` (of the text that these
+        are few documents; None else); `unit` (`documents`, or `groups` where the text was prepared with
+        `corpus.holdout_groups`: then these are counted instead, and intervals are over them); `tokens` and `documents`
+        that were looked at, `share` (of the text that these
         are, about), `columns` (of tables, by the path of each: where its text stands), `masks`, `length`; `words`
         (`text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with the same
         tokenizer only) and `crossing_tokens` (share of the tokens that stand on several words of the text).
@@ -87,9 +89,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     return {
         **(first := next(iter(by_rate.values()))),
         "by_rate": by_rate,
-        "warning": few_documents(first["predicted_documents"]),
+        "warning": few_draws(first["predicted_documents"], text.unit),
         **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
         "tokens": text.tokens,
+        "unit": text.unit,
         "documents": len({passage.document for passage in text.passages}),
         "share": text.share,
         "columns": text.columns,
@@ -110,6 +113,7 @@ class _Text:
         words: Whose words are hidden for bits per byte: the `text`'s or the `tokenizer`'s.
         share: Of the text that was given, which the passages are, about.
         columns: Of tables, by their paths: where the text stands.
+        unit: What figures are drawn from: `documents` or `groups`.
     """
 
     passages: list[Passage]
@@ -117,6 +121,7 @@ class _Text:
     words: str
     share: float
     columns: dict[str, str]
+    unit: str = DOCUMENTS
 
     @property
     def tokens(self) -> int:
@@ -220,4 +225,4 @@ def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
     store = TokenStore([root / file.name for file in manifest.validation.files])
     share = min(1.0, max_tokens / max(store.num_tokens, 1))
     passages = list(passages_of_store(store, scorable.tokenizer, share=share))
-    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {})
+    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {}, unit_of(store))

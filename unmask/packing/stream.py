@@ -73,7 +73,7 @@ class Batch(NamedTuple):
         num_tokens: Tokens of text in them, without special tokens and padding.
         cursor: The place behind them.
         documents: [num_segments], int64: number of the document that each segment is of (of a pair, its first half),
-            row by row; None where the rows are of no store.
+            row by row, or of its group where groups were held out; None where the rows are of no store.
     """
 
     rows: Rows
@@ -169,7 +169,7 @@ class RowStream:
             cursor = self._advance(cursor, len(taken), len(window))
         num_tokens = sum(fragment.length for fragment in _fragments(rows))
         pieces = [segment.parts[0].piece for segments in rows for segment in segments]
-        return Batch(self.assemble(rows, length), epoch, num_tokens, cursor, self.store.document[pieces])
+        return Batch(self.assemble(rows, length), epoch, num_tokens, cursor, self.store.draw[pieces])
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:

@@ -174,7 +174,7 @@ def describe(manifest: Manifest) -> list[str]:
         lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
     if manifest.near_duplicates is not None:
         lines.append(manifest.near_duplicates.describe(way_out=chosen_by_hash(manifest)))
-    if manifest.overlap:
+    elif manifest.overlap:  # of data that was made before near-duplicates were looked at
         lines.append(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
     return lines
 

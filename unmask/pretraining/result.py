@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from unmask.evaluation.held_out import HeldOut
+from unmask.evaluation.held_out import HeldOut, few_draws
 from unmask.evaluation.plateau import explain_plateau, on_plateau
-from unmask.evaluation.uncertainty import few_documents, plain_interval
+from unmask.evaluation.uncertainty import plain_interval
 from unmask.files import read_object, write_atomically, writing
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
@@ -134,7 +134,8 @@ def _summary(
         "validation_perplexity": result.perplexity,
         "predicted_tokens": result.predicted_tokens,
         "validation_documents": result.documents,
-        "validation_warning": few_documents(result.documents),
+        "validation_unit": result.unit,
+        "validation_warning": few_draws(result.documents, result.unit),
         "unigram_entropy": entropy,
         "on_plateau": on_plateau(result.loss, entropy),
         "bits_per_byte": result.bits_per_byte,

@@ -12,7 +12,7 @@ import tomli_w
 from unmask.files import write_atomically
 from unmask.report.card_start import base_model, called, changed, domain_rows
 from unmask.report.card_use import how_to_use
-from unmask.report.margins import MARGIN, documents, margin, sentence
+from unmask.report.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.tokens.manifest import Manifest
 
 CARD = "README.md"
@@ -94,13 +94,15 @@ def _ledger(manifest: Manifest) -> str:
         for name, split in (("training", manifest.train), ("held out", manifest.validation))
     ]
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
-    near = "" if manifest.near_duplicates is None else f" {manifest.near_duplicates.sentence}"
+    near = f" Held-out documents that also stand in the training text: {manifest.overlap:,}."
+    if manifest.near_duplicates is not None:
+        near = f" {manifest.near_duplicates.sentence}"
     return "\n\n".join(
         [
             f"Sources: {sources}.",
             _table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
-            f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}. Held-out documents that also stand "
-            f"in the training text: {manifest.overlap:,}.{near} Vocabulary: {manifest.vocab_size:,}.",
+            f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}.{near} "
+            f"Vocabulary: {manifest.vocab_size:,}.",
             f"Fingerprint of the data: `{manifest.fingerprint}`",
         ]
     )
@@ -138,7 +140,7 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     parts = [
         f"On held-out text ({documents(summary)}), with fixed masks of 15 % of the tokens that are the same for every "
         "strategy:",
-        _table(["", f"value ({MARGIN})"], rows),
+        _table(["", f"value ({over(unit_of_summary(summary))})"], rows),
     ]
     if summary["validation_warning"] is not None:
         parts.append(sentence(summary["validation_warning"]))

@@ -7,7 +7,6 @@ from statistics import NormalDist
 from typing import Any
 
 NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, where what is drawn are thousands
-MARGIN = "± 95 %, over documents"  # how a head names it
 
 
 def margin(interval: Sequence[float] | None, shown: str = ".3f") -> str:
@@ -15,10 +14,20 @@ def margin(interval: Sequence[float] | None, shown: str = ".3f") -> str:
     return "" if interval is None else f" ± {(interval[1] - interval[0]) / 2:{shown}}"
 
 
+def over(unit: str) -> str:
+    """How a head names it."""
+    return f"± 95 %, over {unit}"
+
+
+def unit_of_summary(summary: Mapping[str, Any]) -> str:
+    """What the figures of a summary.json are drawn from: `documents`, or `groups` where groups were held out."""
+    return str(summary.get("validation_unit", "documents"))
+
+
 def documents(summary: Mapping[str, Any]) -> str:
-    """How many source documents were measured, of a summary.json."""
+    """How many source documents, or groups of them, were measured, of a summary.json."""
     count = summary["validation_documents"]
-    return f"{count:,} document{'s' * (count != 1)}"
+    return f"{count:,} {unit_of_summary(summary).removesuffix('s' * (count == 1))}"
 
 
 def sentence(text: str) -> str:

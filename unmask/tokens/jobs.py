@@ -38,6 +38,8 @@ class Job:
         held: [num_pieces], bool: whether the piece is held out.
         spans: Annotations that came with the pieces; None where none did.
         label: [num_pieces], int64: number of the document's class, -1 where it has none; None where none are read.
+        group: [num_pieces], int64: the group that the piece stays on one side with, a hash below 0; the number of the
+            document where it is in none. None where no piece is in any.
     """
 
     number: int
@@ -48,6 +50,7 @@ class Job:
     held: NDArray[np.bool_]
     spans: list[Spans | None] | None = None
     label: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
 
     @cached_property
     def content_hash(self) -> str:
@@ -59,6 +62,8 @@ class Job:
             digest.update(json.dumps(self.spans).encode())
         if self.label is not None:
             digest.update(self.label.tobytes())
+        if self.group is not None:
+            digest.update(b"group" + self.group.tobytes())
         return digest.hexdigest()
 
 
@@ -106,6 +111,7 @@ def cut_jobs(
 def _job(
     number: int, group: list[tuple[TextPiece, bool]], sizes: list[int], numbers: Mapping[str | None, int] | None
 ) -> Job:
+    grouped = any(piece.group is not None for piece, _ in group)
     return Job(
         number,
         [piece.text for piece, _ in group],
@@ -115,7 +121,15 @@ def _job(
         np.array([held for _, held in group], dtype=bool),
         [piece.spans for piece, _ in group] if any(piece.spans is not None for piece, _ in group) else None,
         None if numbers is None else np.array([numbers.get(piece.label, -1) for piece, _ in group], dtype=np.int64),
+        np.array([_group_number(piece) for piece, _ in group]) if grouped else None,
     )
+
+
+def _group_number(piece: TextPiece) -> int:
+    if piece.group is None:
+        return piece.document
+    digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "little") >> 1)
 
 
 def utf8_bytes(text: str) -> int:

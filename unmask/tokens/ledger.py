@@ -110,7 +110,7 @@ def put_together(
         bytes=num_bytes,
         tokens=sum(split.tokens for split in splits),
         skipped=skipped,
-        overlap=corpus.overlap,
+        overlap=0 if near_duplicates is None else near_duplicates.equal,
         train=splits[0],
         validation=splits[1],
         token_frequencies=tuple(frequencies.tolist()),

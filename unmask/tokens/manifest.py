@@ -53,7 +53,7 @@ class Manifest:
         bytes: UTF-8 bytes of their text.
         tokens: Tokens of both splits.
         skipped: What was left out: reason to number of documents. Empty when nothing was.
-        overlap: Held-out documents that also stand in the training text; 0 unless files were named for validation.
+        overlap: Held-out documents, or parts, that are equal to a training text: `near_duplicates.equal`.
         train: The training split.
         validation: The held-out split.
         token_frequencies: [vocab_size]: how often each id stands in the training split.

@@ -45,6 +45,7 @@ from unmask.tokens.work import run_job
 log = logging.getLogger(__name__)
 
 MOST_UNKNOWN = 0.5
+TOLD_BYTES = 1 << 18  # of text, after which progress is told
 KEPT_BYTES = 1 << 25  # of text that is held in memory from one pass to the next
 PIECE_BYTES = 250  # about what a piece takes beside its text
 # Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
@@ -266,28 +267,43 @@ class _Reader:
 
     def texts(self, what: str, *, held_too: bool) -> Iterator[str]:
         """The training text, or all of it."""
-        num_bytes = 0
+        num_bytes = told = 0
         with closing(self.pieces()) as pieces:
             for piece, held in self.check.collect(pieces):
                 if not held or held_too:
                     num_bytes += utf8_bytes(piece.text)
-                    self._notify(what, num_bytes)
+                    if num_bytes >= told + TOLD_BYTES:
+                        self._notify(what, told := num_bytes)
                     yield piece.text
+        self._notify(what, num_bytes)
 
     def jobs(self, size_bytes: int, classes: Sequence[str] | None) -> Generator[Job]:
         """The text cut into jobs, compared with what is held out.
 
-        Where the tokenizer was trained, that is known, and texts are compared as they go by. Else they are in a
-        further pass, which begins while the last jobs are tokenized.
+        Where the tokenizer was trained, that is known, and texts are compared as they go by. Else those that may be
+        near-duplicates are compared in a further pass, which begins while the last jobs are tokenized.
         """
+        look = self.check.look if self.check.is_collected else self.check.gather
+        with closing(self.pieces()) as pieces:
+            for job in cut_jobs(pieces, size_bytes, classes):
+                look(job.texts, job.held, job.offset)
+                yield job
         if self.check.is_collected:
-            yield from cut_jobs(self.check.compare(self.pieces()), size_bytes, classes)
             return
-        yield from cut_jobs(self.check.collect(self.pieces()), size_bytes, classes)
-        num_bytes = 0
-        for piece, _ in self.check.compare(self.pieces()):
+        wanted = self.check.gathered()
+        if wanted is None or wanted.any():
+            skipped = self._corpus.skipped.copy()
+            with closing(self.pieces()) as pieces:
+                self.check.compare(self._told(pieces, "comparing with what is held out"), wanted)
+            self._corpus.skipped = skipped  # since that pass may end early
+
+    def _told(self, pieces: Iterator[tuple[TextPiece, bool]], what: str) -> Iterator[tuple[TextPiece, bool]]:
+        num_bytes = told = 0
+        for piece, held in pieces:
             num_bytes += utf8_bytes(piece.text)
-            self._notify("comparing with what is held out", num_bytes)
+            if num_bytes >= told + TOLD_BYTES:
+                self._notify(what, told := num_bytes)
+            yield piece, held
 
 
 def _obtain_tokenizer(

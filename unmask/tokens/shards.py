@@ -9,6 +9,8 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     num_bytes    int64                    UTF-8 bytes of the row's text
     label        int64                    number of the document's class, -1 where it has none; only where classes
                                           were asked for, and the same for every piece of a document
+    group        int64                    what a held-out row is a draw of: a number below 0 for its group, that of
+                                          its document where it is in none; only where groups were held out
     entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
                                           say of each token, as `unmask.tokens.alignment` writes it
 """
@@ -30,7 +32,7 @@ from unmask.files import write_atomically
 
 Widths = Mapping[str, type[np.unsignedinteger]]
 _COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
-_LABEL = "label"
+_LABEL, _GROUP = "label", "group"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class TokenBatch:
         document, offset, num_bytes: [num_rows], int64.
         annotations: By column, [num_tokens].
         label: [num_rows], int64; None where no classes are read.
+        group: [num_rows], int64; None where there are no groups.
     """
 
     input_ids: NDArray[np.int32]
@@ -54,6 +57,7 @@ class TokenBatch:
     num_bytes: NDArray[np.int64]
     annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     label: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
@@ -70,6 +74,7 @@ class TokenBatch:
             num_bytes,
             {name: values[tokens] for name, values in self.annotations.items()},
             None if self.label is None else self.label[rows],
+            None if self.group is None else self.group[rows],
         )
 
 
@@ -90,8 +95,10 @@ class ShardFile:
     sha256: str
 
 
-def schema_for(vocab_size: int, annotations: Widths | None = None, *, labelled: bool = False) -> pa.Schema:
-    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation, and of labels."""
+def schema_for(
+    vocab_size: int, annotations: Widths | None = None, *, labelled: bool = False, grouped: bool = False
+) -> pa.Schema:
+    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation, labels, groups."""
     ids = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
     return pa.schema(
         {
@@ -101,6 +108,7 @@ def schema_for(vocab_size: int, annotations: Widths | None = None, *, labelled: 
             "offset": pa.int64(),
             "num_bytes": pa.int64(),
             **({_LABEL: pa.int64()} if labelled else {}),
+            **({_GROUP: pa.int64()} if grouped else {}),
             **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
         }
     )
@@ -115,14 +123,22 @@ class ShardWriter:
         vocab_size: Number of ids of the tokenizer.
         annotations: The type of each column of annotation.
         labelled: Whether there is a column of labels.
+        grouped: Whether there is a column of groups.
     """
 
     def __init__(
-        self, root: Path, name: str, *, vocab_size: int, annotations: Widths | None = None, labelled: bool = False
+        self,
+        root: Path,
+        name: str,
+        *,
+        vocab_size: int,
+        annotations: Widths | None = None,
+        labelled: bool = False,
+        grouped: bool = False,
     ) -> None:
         self.root = root
         self.name = name
-        self.schema = schema_for(vocab_size, annotations, labelled=labelled)
+        self.schema = schema_for(vocab_size, annotations, labelled=labelled, grouped=grouped)
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, self.schema)
         self._pieces = self._tokens = 0
@@ -162,6 +178,8 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
     ]
     if _LABEL in schema.names:
         columns.append(pa.array(batch.label))
+    if _GROUP in schema.names:
+        columns.append(pa.array(batch.document if batch.group is None else batch.group))
     for name in schema.names[len(columns) :]:
         width = schema.field(name).type.value_type.to_pandas_dtype()
         columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.annotations[name].astype(width))))
@@ -191,6 +209,9 @@ class TokenStore:
         annotations: Names of the columns of annotation.
         label: [num_pieces], int64: number of each piece's class, -1 where it has none; None where the data was
             prepared without classes.
+        draw: [num_pieces], int64: what each piece is a draw of: its group where groups were held out, else its
+            document.
+        grouped: Whether groups were held out.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -204,18 +225,22 @@ class TokenStore:
         self._annotations: list[dict[str, NDArray[np.unsignedinteger]]] = []
         chunk_of, begin_of, columns = [], [], []
         labels: list[NDArray[np.int64]] = []
+        draws: list[NDArray[np.int64]] = []
+        self.grouped = False
         for file in files:
             for batch in _read_batches(file):
                 offsets = batch["input_ids"].offsets.to_numpy()
                 self._ids.append(batch["input_ids"].values.to_numpy())
                 self._starts.append(batch["word_starts"].values.to_numpy())
-                names = [name for name in batch.schema.names if name not in (*_COLUMNS, _LABEL)]
+                names = [name for name in batch.schema.names if name not in (*_COLUMNS, _LABEL, _GROUP)]
                 self._annotations.append({name: batch[name].values.to_numpy() for name in names})
                 chunk_of.append(np.full(len(batch), len(self._ids) - 1, dtype=np.int64))
                 begin_of.append(offsets.astype(np.int64))
                 columns.append([batch[name].to_numpy() for name in ("document", "offset", "num_bytes")])
                 if _LABEL in batch.schema.names:
                     labels.append(batch[_LABEL].to_numpy())
+                self.grouped |= _GROUP in batch.schema.names
+                draws.append(batch[_GROUP if _GROUP in batch.schema.names else "document"].to_numpy())
         if not columns:
             raise DataError("the split holds no rows")
         self.annotations: tuple[str, ...] = tuple(self._annotations[0])
@@ -224,6 +249,7 @@ class TokenStore:
         self.lengths: NDArray[np.int64] = np.concatenate([np.diff(begin) for begin in begin_of])
         self.document, self.offset, self.num_bytes = (np.concatenate(c) for c in zip(*columns, strict=True))
         self.label: NDArray[np.int64] | None = np.concatenate(labels) if labels else None
+        self.draw: NDArray[np.int64] = np.concatenate(draws)
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -52,7 +52,12 @@ def run_job(
     """
     widths = {} if annotator is None else widths_of(annotator.plan.labels)
     labelled = job.label is not None
-    splits = [_SplitWork(root, name, job.number, tokenizer, widths, labelled) for name in (TRAIN, VALIDATION)]
+    splits = [
+        _SplitWork(
+            root, name, job.number, tokenizer, widths, labelled, grouped=name == VALIDATION and job.group is not None
+        )
+        for name in (TRAIN, VALIDATION)
+    ]
     census = WordCensus()
     without_tokens = 0
     spans = {column: [0, 0] for column in widths}
@@ -140,15 +145,20 @@ def _tokenize(
         rows, texts = slice(begin, end), job.texts[begin:end]
         columns = (job.document[rows], job.offset[rows], job.num_bytes[rows])
         label = None if job.label is None else job.label[rows]
+        group = None if job.group is None else job.group[rows]
         if annotator is None:
             tokens, lengths = tokenizer.encode_joined(texts)
-            yield TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, {}, label), job.held[rows], {}
+            yield (
+                TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, {}, label, group),
+                job.held[rows],
+                {},
+            )
             continue
         given = [None] * len(texts) if job.spans is None else job.spans[rows]
         tokens, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, given)
         values = {column: found.values for column, found in aligned.items()}
         counted = {column: (found.spans, found.lost) for column, found in aligned.items()}
-        batch = TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, values, label)
+        batch = TokenBatch(tokens.input_ids, tokens.word_starts, lengths, *columns, values, label, group)
         yield batch, job.held[rows], counted
 
 
@@ -156,11 +166,24 @@ class _SplitWork:
     """The shard of one split, and counts of what goes into it."""
 
     def __init__(
-        self, root: Path, split: str, number: int, tokenizer: Tokenizer, annotations: Widths, labelled: bool
+        self,
+        root: Path,
+        split: str,
+        number: int,
+        tokenizer: Tokenizer,
+        annotations: Widths,
+        labelled: bool,
+        *,
+        grouped: bool,
     ) -> None:
         name = f"{split}/{number:05d}.arrow"
         self.writer = ShardWriter(
-            root, name, vocab_size=tokenizer.vocab_size, annotations=annotations, labelled=labelled
+            root,
+            name,
+            vocab_size=tokenizer.vocab_size,
+            annotations=annotations,
+            labelled=labelled,
+            grouped=grouped,
         )
         self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self.unknown_id = tokenizer.special.unk

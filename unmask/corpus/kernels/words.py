@@ -17,11 +17,13 @@ from unmask.hashing import GOLDEN
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
 
 SHINGLE = 5  # words that make a shingle
 ALONE = 1 << 24  # added to a folded character that is a word by itself
 DIGIT = ord("0")
 _PRIME = 1099511628211  # of FNV-1a
+_SPREAD = np.uint32(2654435769)  # odd; its product's upper bits depend on all bits
 
 # For one number, compiled from the same source.
 mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
@@ -111,17 +113,24 @@ def sketch(words_W: Ints, begins_N: Ints, ends_N: Ints, most: int) -> tuple[Ints
 
 
 @compiled
-def hash_bands(words_W: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int) -> Ints:
-    """Bands of MinHash signatures, each as a hash of its minima and its number: [N, B].
+def hash_minima(
+    words_W: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int, rows: int
+) -> tuple[Ints, Bytes]:
+    """MinHash signatures: bands, each as a hash of its minima and its number, and a byte of each minimum.
 
     Args:
         words_W: Hashes of words.
         begins_N, ends_N: Where each text's words begin and end.
         factors_K, terms_K: The hash functions: `factor * shingle + term` modulo 2^32, factors odd.
-        num_bands: How many bands share the K minima.
+        num_bands: How many bands there are.
+        rows: Minima of a band; those behind the bands are in none.
+
+    Returns:
+        Bands [N, B], and bytes [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
     """
     num_texts, num_hashes = len(begins_N), len(factors_K)
     bands_NB = np.empty((num_texts, num_bands), dtype=np.int64)
+    bytes_NK = np.empty((num_texts, num_hashes), dtype=np.uint8)
     least_K = np.empty(num_hashes, dtype=np.uint32)
     for text in range(num_texts):
         least_K[:] = 0xFFFFFFFF
@@ -130,13 +139,23 @@ def hash_bands(words_W: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, te
             low = np.uint32(shingle(words_W, first, width) & 0xFFFFFFFF)
             for k in range(num_hashes):
                 least_K[k] = min(least_K[k], np.uint32(factors_K[k] * low + terms_K[k]))
-        rows = num_hashes // num_bands
+        for k in range(num_hashes):
+            bytes_NK[text, k] = np.uint32(least_K[k] * _SPREAD) >> np.uint32(24)
         for band in range(num_bands):
             value = band
             for k in range(band * rows, (band + 1) * rows):
                 value = mix(value + GOLDEN) + np.int64(least_K[k])
             bands_NB[text, band] = mix(value)
-    return bands_NB
+    return bands_NB, bytes_NK
+
+
+@compiled
+def set_bits(bits: Bytes, values: Ints) -> None:
+    """Puts hashes into a set of bits, of a power of two of bytes; changed in place."""
+    mask = len(bits) * 8 - 1
+    for value in values:
+        place = value & mask
+        bits[place >> 3] |= np.uint8(1 << (place & 7))
 
 
 @compiled
@@ -189,20 +208,30 @@ def jaccard(one: Ints, other: Ints, most: int) -> float:
 
 
 @compiled
-def join_equal(parent_N: Ints, values_N: Ints, order_N: Ints) -> None:
-    """Joins the clusters of all that have equal values; each cluster is known by its smallest member.
+def join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes, least: int, most: int) -> None:
+    """Joins clusters of members that have equal values and are alike; each is known by its smallest member.
 
     Args:
         parent_N: A member of the same cluster, smaller unless it is the smallest; changed in place.
-        values_N: What is compared.
-        order_N: The order of the values.
+        values_N: What makes two members worth comparing.
+        order_N: An order of the members in which equal values stand together.
+        bytes_NK: Two are alike if at least `least` of their bytes agree.
+        least: See above.
+        most: How many before it in the order a member is compared with.
     """
+    begin = 0
     for place in range(1, len(order_N)):
-        one, other = order_N[place - 1], order_N[place]
-        if values_N[one] != values_N[other]:
-            continue
-        one, other = root_of(parent_N, one), root_of(parent_N, other)
-        parent_N[max(one, other)] = min(one, other)
+        if values_N[order_N[place]] != values_N[order_N[place - 1]]:
+            begin = place
+        for before in range(place - 1, max(begin, place - most) - 1, -1):
+            one, other = root_of(parent_N, order_N[place]), root_of(parent_N, order_N[before])
+            if one == other:
+                continue
+            same = 0
+            for k in range(bytes_NK.shape[1]):
+                same += bytes_NK[order_N[place], k] == bytes_NK[order_N[before], k]
+            if same >= least:
+                parent_N[max(one, other)] = min(one, other)
 
 
 @compiled

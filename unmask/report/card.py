@@ -145,7 +145,10 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     if summary["validation_warning"] is not None:
         parts.append(sentence(summary["validation_warning"]))
     if compared := domain_rows(summary.get("domains") or {}):
-        parts += [f"Bits per byte of hidden text ({MARGIN}):", _table(["", "before", "after"], compared)]
+        parts += [
+            f"Bits per byte of hidden text ({over(unit_of_summary(summary))}):",
+            _table(["", "before", "after"], compared),
+        ]
     return "\n\n".join(parts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from unmask.report.margins import MARGIN, margin
+from unmask.report.margins import margin, over, unit_of_summary
 
 _COLUMNS = (
     ("loss", "nats per token", "{:.3f}"),
@@ -32,7 +32,7 @@ def domains_section(summary: Mapping[str, Any]) -> str:
     return (
         f"<h2>Before and after</h2><p class=soft>Training began with <code>{escape(start['checkpoint'])}</code>"
         f"{escape(_done(start))}. Held-out text, under the same masks before and after"
-        f"{f' ({MARGIN})' if has_margin else ''}.</p>"
+        f"{f' ({over(unit_of_summary(summary))})' if has_margin else ''}.</p>"
         f"<table><tr><th></th>{head}</tr>{rows}</table>{without}"
     )
 

@@ -1,6 +1,7 @@
 # make demo   install, pretrain on the packaged text for two minutes, show the result
-# make test   install with the test extras and run the tests
-# make check  what CI runs: format, lint, types, tests
+# make test   install with the test extras and run the tests, but for the slow ones: some minutes
+# make test-all   all of the tests: kills, every command of the pages, graphs, networks of others, real text
+# make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types check bench bench-rest bench-long release-check strategies clean
+.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,9 +33,14 @@ demo: $(VENV)/.base
 	$(BIN)/unmask pretrain --minutes 2 --out runs/demo --overwrite
 	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
 
-test: export OMP_NUM_THREADS = 1
+test test-all: export OMP_NUM_THREADS = 1
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -43,7 +49,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test-all
 
 bench: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench TEXT=FILE: name some megabytes of text"; exit 2; }

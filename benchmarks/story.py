@@ -1,11 +1,11 @@
-r"""The whole way from raw text to a finished model: README's commands, run as they stand, with what they print.
+r"""The whole way from raw text to a finished model: commands, run as they stand, with what they print.
 
     python benchmarks/story.py DATA [--work runs/story] [--page docs/results.md]
 
-The commands are read from README.md ("The whole way"). They run in --work, where DATA's folders (`novels`, `cpp_docs`,
-`blimp`, `sst2`, `wnut17`) are linked. What a command printed lies in --work/printed, and a command that is there
-already is not run again, so that the story goes on behind the last command that ended. The page shows each command with
-its time and its output without the lines of a progress, of long ones the first and the last lines.
+The commands are read from docs/results.md ("The whole way"). They run in --work, where DATA's folders (`novels`,
+`cpp_docs`, `blimp`, `sst2`, `wnut17`) are linked. What a command printed lies in --work/printed, and a command that is
+there already is not run again, so that the story goes on after the last command that ended. The page shows each command
+with its time and its output without the lines of a progress, of long ones the first and the last lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tables import write_table
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 TITLE = "## The whole way"
 SHOWN = 30  # lines of a command's output
 PROGRESS = re.compile(r"^[^:]* \d+%: .*\bleft$|^(reading|tokenizing)\b.*: [\d.]+ MB, ")
@@ -39,10 +39,10 @@ class Told(NamedTuple):
 
 def commands() -> list[str]:
     """The section's first block, with continued lines joined."""
-    section = README.read_text(encoding="utf-8").partition(f"{TITLE}\n")[2]
+    section = PAGE.read_text(encoding="utf-8").partition(f"{TITLE}\n")[2]
     block = re.search(r"^```\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     if block is None:
-        sys.exit(f"{README} has no commands under {TITLE!r}")
+        sys.exit(f"{PAGE} has no commands under {TITLE!r}")
     joined = re.sub(r" *\\\n +", " ", block[1])
     return [line for line in joined.splitlines() if line]
 

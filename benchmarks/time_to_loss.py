@@ -71,8 +71,8 @@ class Setting(NamedTuple):
 
 CANDIDATES: dict[str, tuple[Setting, ...]] = {
     "modernbert-adamw": (
-        Setting(1024, 1e-3), Setting(2048, 1e-3), Setting(2048, 2e-3), Setting(2048, 4e-3),
-        Setting(4096, 2e-3), Setting(4096, 4e-3),
+        Setting(1024, 5e-4), Setting(1024, 1e-3), Setting(2048, 5e-4), Setting(2048, 1e-3), Setting(2048, 2e-3),
+        Setting(2048, 4e-3), Setting(4096, 2e-3), Setting(4096, 4e-3),
     ),
     "modernbert-muon": (
         Setting(1024, 5e-3), Setting(2048, 3.5e-3), Setting(2048, 7e-3), Setting(2048, 1.4e-2),

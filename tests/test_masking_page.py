@@ -93,17 +93,6 @@ def test_the_python_snippet_runs(run: unmask.Run, capsys: pytest.CaptureFixture[
     assert re.match(r"\d+ tokens are predicted", capsys.readouterr().out)
 
 
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)|^\[\w+\]: (.+)$", PAGE, re.MULTILINE)
-    assert len(targets) > 30
-    for target in (inline or named for inline, named in targets):
-        path, _, anchor = target.partition("#")
-        text = (DOCS / path).read_text(encoding="utf-8") if path else PAGE
-        if anchor:
-            titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
-
-
 def test_pictures_are_whole_and_in_their_place(drawing: types.ModuleType) -> None:
     assert {Path(name).stem for name in PICTURES} == set(drawing.all_settings())
     shown = {

@@ -13,11 +13,9 @@ import pytest
 import unmask
 from tests.conftest import SMALL
 from unmask.annotation.settings import AnnotationSettings
-from unmask.cli.audit import run_audit
 from unmask.corpus.settings import CorpusSettings
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.claim import packaged_corpus
-from unmask.recipe.recipe import load_recipe
 from unmask.tokens.prepare import prepare
 from unmask.tokens.settings import TokenizerSettings
 
@@ -74,8 +72,7 @@ def prepared(annotated_file: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
 def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(prepared: dict[str, Path], kind: str) -> None:
-    recipe = load_recipe(overrides=("masking.rate=0.15",))
-    result = run_audit([str(prepared[kind])], recipe, every_strategy=True, max_tokens=40_000, out=None)
+    result = unmask.audit(prepared[kind], settings=["masking.rate=0.15"], max_tokens=40_000).to_dict()
     assert result["not_audited"] == {}
     assert set(result["strategies"]) >= set(STRATEGIES)
     for name, entry in result["strategies"].items():

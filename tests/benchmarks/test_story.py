@@ -1,4 +1,4 @@
-"""The story of README: which commands it runs, that it goes on where it was stopped, and what the page shows."""
+"""The story of docs/results.md: which commands it runs, that it goes on where it was stopped, what the page shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def script() -> types.ModuleType:
     return importlib.import_module("story")
 
 
-def test_its_commands_are_those_of_the_readme(script: types.ModuleType) -> None:
+def test_its_commands_are_those_of_the_page(script: types.ModuleType) -> None:
     commands = script.commands()
     assert [command.split()[:2] for command in commands] == [
         ["unmask", name]

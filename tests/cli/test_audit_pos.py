@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import unmask
 from tests.annotation.tagged import TAGS, tagged_jsonl
 from tests.cli.test_audit import audited
 from tests.command_line import Main
@@ -49,11 +50,11 @@ def test_without_parts_of_speech_there_are_none(tokenizer: Tokenizer) -> None:
     assert audited(tokenizer, bare, masked_at(rows, [2])).pairs is None
 
 
-def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path, main: Main) -> None:
+def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     """The recipe's annotation reaches the preparation: what needs it is audited, and rates by tag are shown."""
     text, page = tagged_jsonl(tmp_path / "a.jsonl"), tmp_path / "audit.html"
-    _, out, err = main("audit", text, *COLUMNS, "--json", "--out", page)
-    result = json.loads(out)
+    found = unmask.audit(text, settings=COLUMNS[1::2], out=page)
+    result = json.loads(json.dumps(found.to_dict()))
     assert result["passed"]
     assert "syntax" in result["strategies"]
     assert set(result["not_audited"]) == {"entity", "phrase"}
@@ -67,7 +68,7 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path, main: Main)
     html = page.read_text()
     assert html.count("<svg") == 5 * len(result["strategies"])
     assert html.count("part of speech") >= len(result["strategies"])
-    line = next(line for line in err.splitlines() if line.startswith("PROPN"))
+    line = next(line for line in repr(found).splitlines() if line.startswith("PROPN"))
     shown = [float(cell) for cell in line.split()[1:]]
     expected = [100 * e["by_pos"]["PROPN"][1] / e["by_pos"]["PROPN"][0] for e in result["strategies"].values()]
     assert shown == pytest.approx(expected, abs=0.051)
@@ -92,7 +93,7 @@ def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepare
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nothing is to be prepared")
 
-    monkeypatch.setattr("unmask.cli.audit.prepare_by", never)
+    monkeypatch.setattr("unmask.pretraining.auditing.prepare_by", never)
     code, _, err = main("audit", tagged_jsonl(tmp_path / "a.jsonl"), "--strategy", "syntax")
     assert code == 2
     assert "masking by syntax needs the annotation dependencies of the text; ask for it with --set" in err
@@ -150,15 +151,15 @@ def test_halves_that_are_masked_unequally_break_a_promise(store: TokenStore, tok
     assert any("of the tokens in second halves of pairs are predicted, not 15.00%" in text for text in broken)
 
 
-def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path, main: Main) -> None:
+def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "audit.html"
     pairs = ("--set", "model.layout=bert", "--set", "objectives.pairs.kind=sentence_order")
-    _, out, err = main("audit", data_folder, *pairs, "--strategy", "span", "--json", "--out", page)
-    (entry,) = json.loads(out)["strategies"].values()
+    audited_ = unmask.audit(data_folder, settings=pairs[1::2], strategy="span", out=page)
+    (entry,) = audited_.to_dict()["strategies"].values()
     found = entry["pairs"]
     assert 0 < found["with_both"] <= found["pairs"]
     for half in ("first", "second"):
         assert abs(found[f"{half}_rate"] - entry["expected_rate"]) < 4.5 * found[f"{half}_rate_stderr"]
     line = f"some in both of {found['with_both']:,} of {found['pairs']:,} pairs"
-    assert line in err
+    assert line in repr(audited_)
     assert line in page.read_text()

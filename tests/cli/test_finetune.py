@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import unmask
 from tests.command_line import Main, call
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
@@ -30,13 +31,15 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     assert set(summary["metrics"]) == {"accuracy", "macro_f1", "micro_f1", "matthews"}
     assert len(summary["seeds"]) == 2
     assert "columns: text in 'text', label in 'label'" in err
-    assert "mean (± 95 %, over seeds)" in err
+    assert "±" not in err
+    shown = repr(unmask.FineTuned(tmp_path / "out", summary))
+    assert "mean (± 95 %, over seeds)" in shown
     for name, mean in summary["mean"].items():
         margin = summary["margin"][name]
-        assert f"{mean:.3f}" + ("" if margin is None else f" ± {margin:.3f}") in err
-    assert "unmask predict" in err
-    code, _, err = main(*given, "--out", tmp_path / "other", "--dry-run")
-    assert (code, "columns: text in" in err, "nothing was written" in err) == (0, True, True)
+        assert f"{mean:.3f}" + ("" if margin is None else f" ± {margin:.3f}") in shown
+    assert "unmask predict" in shown
+    code, out, err = main(*given, "--out", tmp_path / "other", "--dry-run")
+    assert (code, "columns: text in" in err, "nothing was written" in out) == (0, True, True)
     code, _, err = main(*given, "--out", tmp_path / "out")
     assert (code, "already holds a result: go on with --resume, replace it with --overwrite" in err) == (2, True)
 
@@ -84,7 +87,7 @@ def test_mistakes_of_users(main: Main, make_model: MakeModel, tokenizer: Tokeniz
         ({"model": tmp_path / "none"}, (), "no such folder; give the folder of a model"),
         ({"model": tmp_path}, (), "there is no tokenizer.json"),
         ({"model": other}, (), "distilbert: no encoder that transformers reads"),
-        ({"task": "cluster"}, (), "unknown task 'cluster'; known are classify, pairs, regress, tag, answer"),
+        ({"task": "cluster"}, (), "unknown task 'cluster'; known are answer, classify, multi_label, pairs"),
         ({"train": empty}, (), "empty.csv: there is no example in this file"),
         ({"train": tagged}, (), "holds words with tags, for --task tag"),
         ({}, ("--text", "body"), "there is no column 'body'"),

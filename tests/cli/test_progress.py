@@ -15,7 +15,7 @@ from rich.console import Console
 
 import unmask
 from tests.command_line import Main
-from unmask.cli import progress, score
+from unmask.cli import progress
 from unmask.cli.progress import ConsoleBar, ConsoleReporter
 from unmask.inference.score import score as score_pairs
 from unmask.training.figures import Figures
@@ -89,17 +89,19 @@ def test_a_finished_run_of_an_earlier_version(
     """Its summary has no intervals, and nothing that came later: what it has is shown."""
     shutil.copytree(run.folder, tmp_path / "run")
     file = tmp_path / "run" / "summary.json"
-    later = ("validation_loss_interval", "bits_per_byte_interval", "validation_warning", "objectives", "domains")
+    later = ("validation_loss_interval", "bits_per_token_byte_interval", "validation_warning", "objectives", "domains")
     old = {key: value for key, value in json.loads(file.read_text()).items() if key not in later}
     assert len(old) < len(run.summary)
+    old["bits_per_byte"] = old.pop("bits_per_token_byte")
     file.write_text(json.dumps(old))
-    code, _, errors = main("pretrain", "--out", tmp_path / "run", "--resume")
+    code, out, errors = main("pretrain", "--out", tmp_path / "run", "--resume")
     assert code == 0
-    assert f"held-out loss  {old['validation_loss']:.3f} nats per predicted token" in errors
-    assert "±" not in errors
+    assert f"held-out loss  {old['validation_loss']:.3f} nats per predicted token" in out
+    assert f"bits per byte  {old['bits_per_byte']:.3f} of hidden tokens" in out
+    assert "±" not in out + errors
 
 
-def test_score_tells_its_progress(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_tells_its_progress(main: Main, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "order.jsonl"
     pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
     file.write_text(json.dumps(pair) + "\n")
@@ -111,6 +113,6 @@ def test_score_tells_its_progress(run: unmask.Run, tmp_path: Path, monkeypatch: 
 
     shown: list[Any] = []
     monkeypatch.setattr(ConsoleBar, "notify", lambda _, *done: shown.append(done))
-    found = score.run_score(str(run.folder / "model"), file, form="plain", pairs_per_paradigm=None)
-    assert shown == told
-    assert found == expected
+    code, out, _ = main("score", run.folder / "model", file, "--json")
+    assert (code, shown) == (0, told)
+    assert json.loads(out) == expected.to_dict()

@@ -143,7 +143,7 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
         (tmp_path / "none.txt", {}, r"none\.txt: no such file"),
         (data_folder, {"pairs": "none.jsonl"}, r"none\.jsonl: no such file; give a file, a folder or a tar"),
         (data_folder, {"pairs": pairs}, r"long\.jsonl: line 1: a sentence of \d+ tokens, but the model takes 1 to 62"),
-        (data_folder, {"task": task("sing")}, "unknown task 'sing'; known are classify"),
+        (data_folder, {"task": task("sing")}, "unknown task 'sing'; known are answer"),
         (data_folder, {"task": task(train="none.tsv")}, r"none\.tsv: no such file"),
         (
             data_folder,

@@ -45,7 +45,7 @@ def test_the_loss_is_per_predicted_token(
     assert results[0].loss == pytest.approx(results[1].loss, rel=1e-5)
     num_bytes = tokenizer.token_bytes[held_out.targets()].sum()
     expected = results[0].loss * results[0].predicted_tokens / math.log(2) / num_bytes
-    assert results[0].bits_per_byte == pytest.approx(expected)
+    assert results[0].bits_per_token_byte == pytest.approx(expected)
     assert results[0].perplexity == pytest.approx(math.exp(results[0].loss))
 
 
@@ -184,7 +184,7 @@ def test_the_standard_error_is_over_source_documents(
     assert result.loss_stderr == pytest.approx(sum((w - result.loss) ** 2 for w in without) ** 0.5, rel=1e-3)
     assert result.loss_interval is not None
     assert result.loss_interval[0] < result.loss - 2 * result.loss_stderr
-    assert result.bits_per_byte_interval is not None
+    assert result.bits_per_token_byte_interval is not None
 
 
 def test_one_document_in_pieces_has_no_standard_error(

@@ -19,8 +19,9 @@ from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
 from unmask.exporting import transformers_side
 from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import KEY, TaskInfo, save_task_model
-from unmask.tasks.text import ClassTask
+from unmask.model.task_folder import KEY, save_task_model
+from unmask.tasks.classify import Classify
+from unmask.tasks.task import Task
 from unmask.tokens.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -28,10 +29,8 @@ MakeModel = Callable[..., MaskedLM]
 ROW = "task_head_equals_ours"
 
 
-def tuned(
-    make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: TaskInfo, layout: str = "modernbert"
-) -> Path:
-    save_task_model(model_for(make_model, layout, info), info, folder)
+def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task, layout: str = "modernbert") -> Path:
+    save_task_model(model_for(make_model, layout, info), info.task_head, folder)
     tokenizer.save(folder, max_length=64, with_types=layout == "bert")
     return folder
 
@@ -45,10 +44,10 @@ def change_config(folder: Path, **values: object) -> None:
     ("layout", "info"), [*product(LAYOUTS, INFOS), ("modernbert", replace(INFOS[0], pooling="mean"))]
 )
 def test_a_sound_head_passes(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: TaskInfo
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: Task
 ) -> None:
     result = unmask.verify(tuned(make_model, tokenizer, tmp_path, info, layout))
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert 0 < result.checks[ROW].largest_difference < 1e-4  # type: ignore[operator]
     assert result.checks[ROW].detail.endswith(("Classification", "QuestionAnswering"))
 
@@ -59,13 +58,13 @@ def test_large_numbers_are_compared_by_their_size(make_model: MakeModel, tokeniz
     assert model.label_head is not None
     with torch.no_grad():
         model.label_head.classifier.weight.mul_(1e5)
-    save_task_model(model, info, tmp_path)
+    save_task_model(model, info.task_head, tmp_path)
     tokenizer.save(tmp_path, max_length=64)
     assert unmask.verify(tmp_path).passed
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
-def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: TaskInfo) -> None:
+def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: Task) -> None:
     """Its hidden states are right still; so are those of the other checks."""
     folder = tuned(make_model, tokenizer, tmp_path, info)
     weights = load_file(folder / "model.safetensors")
@@ -81,7 +80,9 @@ def test_a_head_that_is_read_otherwise(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tuned(make_model, tokenizer, tmp_path, INFOS[0])
-    monkeypatch.setattr(ClassTask, "logits", lambda self, model, hidden, sizes: model.classify(hidden) + 0.01)
+    monkeypatch.setattr(
+        Classify, "logits", lambda self, model, hidden, sizes: model.outputs("label_head", hidden) + 0.01
+    )
     result = unmask.verify(folder)
     assert [name for name, check in result.checks.items() if not check.passed] == [ROW]
     assert result.checks[ROW].largest_difference == pytest.approx(0.01, abs=1e-4)
@@ -99,11 +100,9 @@ def test_where_it_is_not_made(
     folder = tuned(make_model, tokenizer, tmp_path / "own", INFOS[0])
     change_config(folder, architectures=["LaterForSequenceClassification"])
     assert skipped(folder) == f"transformers {transformers.__version__} has no LaterForSequenceClassification"
-    change_config(
-        folder, architectures=["ModernBertForSequenceClassification"], problem_type="multi_label_classification"
-    )
+    change_config(folder, architectures=["ModernBertForSequenceClassification"], classifier_pooling="max")
     change_config(folder, **{KEY: None})
-    assert "run it in transformers" in skipped(folder)
+    assert "classifier_pooling = 'max' is not supported" in skipped(folder)
     monkeypatch.setattr(transformers_side, "find_spec", lambda name: None)
     assert skipped(folder) == "transformers is not installed: pip install 'unmask[transformers]'"
 
@@ -112,7 +111,7 @@ def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) ->
     """What needs our network is not made; what does not is."""
     folder = save_foreign("DistilBert", tokenizer, tmp_path / "other", head="ForSequenceClassification")
     result = unmask.verify(folder)
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert set(result.checks) == {
         "finite_weights", "tokenizer_round_trip", "special_ids", "tokenizer_in_transformers"
     }  # fmt: skip
@@ -144,7 +143,7 @@ def test_what_finetune_writes_has_checksums(make_model: MakeModel, tokenizer: To
     out = tmp_path / "out"
     unmask.finetune(encoder, task="classify", train=train, validation=dev, out=out, settings=settings)
     result = unmask.verify(out)
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert result.checks["files_unchanged"].detail == "checksums of 3 files"
     file = out / "model" / "model.safetensors"
     weights = load_file(file)

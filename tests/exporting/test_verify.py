@@ -55,7 +55,7 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Non
 
 def test_a_sound_model_passes(run: unmask.Run, onnx_folder: Path) -> None:
     result = unmask.verify(run.folder, onnx=onnx_folder)
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert result.folder == run.folder / "model"
     graphs = {f"onnx_{kind}_{what}" for kind in ("fill", "embed") for what in ("equals_ours", "int8_follows_ours")}
     assert set(result.checks) == CHECKS | graphs | {"onnx_tokenizer_equals_ours"}
@@ -65,7 +65,7 @@ def test_a_sound_model_passes(run: unmask.Run, onnx_folder: Path) -> None:
     for name in ("transformers_equals_ours", "packed_equals_alone", "onnx_fill_equals_ours", "onnx_embed_equals_ours"):
         assert 0 < differences[name] < 1e-4, "two ways to compute it, so not the same bits"  # type: ignore[operator]
     assert differences["onnx_fill_int8_follows_ours"] > 1e-3  # type: ignore[operator]
-    assert json.loads(json.dumps(result.plain(), allow_nan=False))["passed"]
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["passed"]
 
 
 @pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
@@ -75,7 +75,7 @@ def test_folders_of_other_layouts_pass(
     save_model(make_model(layout=layout), tmp_path)
     tokenizer.save(tmp_path, max_length=64, with_types=layout == "bert")
     result = unmask.verify(tmp_path)
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert set(result.checks) == CHECKS - {"files_unchanged"}
     assert result.skipped == {
         "files_unchanged": "the folder has no checksums.json, which pretrain and finetune write beside their models",
@@ -90,7 +90,7 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
     (theirs.to(torch.bfloat16) if kind == "ForMaskedLM" else theirs).save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=66, with_types=True)
     result = unmask.verify(tmp_path)
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     assert ("tied_weights" in result.skipped) == (kind == "Model")
     assert result.checks["transformers_equals_ours"].largest_difference > 0  # type: ignore[operator]
 
@@ -137,7 +137,7 @@ def test_a_weight_that_is_no_number(copy: Path) -> None:
     found = result.checks["transformers_equals_ours"]
     assert (found.passed, found.largest_difference) == (False, None)
     assert "not finite" in found.detail
-    json.dumps(result.plain(), allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_a_damaged_file(copy: Path) -> None:
@@ -239,7 +239,7 @@ def test_trained_tokenizers_of_every_kind_pass(
     save_model(make_model(vocab_size=trained.vocab_size, **names), tmp_path / "model")
     trained.save(tmp_path / "model", max_length=64)
     result = unmask.verify(tmp_path / "model")
-    assert result.passed, result.plain()
+    assert result.passed, result.to_dict()
     texts = probe_texts(trained)
     assert len(set(texts)) >= 18
     assert max(len(trained.encode_prompt(text)) for text in texts) > 12

@@ -15,9 +15,12 @@ from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classe
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.finetuning.folder import ResultFolder
 from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import TaskInfo, save_task_model
-from unmask.tasks.answer import AnswerTask
-from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
+from unmask.model.task_folder import save_task_model
+from unmask.tasks.answer import Answer, AnswerPrediction
+from unmask.tasks.classify import Classify, ClassPrediction
+from unmask.tasks.regress import NumberPrediction
+from unmask.tasks.tag import TagsPrediction
+from unmask.tasks.task import Task
 from unmask.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -75,7 +78,7 @@ def test_what_a_text_is_told_from(encoder: Path, make_model: MakeModel, tokenize
         assert content.get("classifier_pooling") == said
     with pytest.raises(SettingsError, match="pooling=mean: classifiers of the layout bert take the first token"):
         unmask.finetune(bert, **given, out=tmp_path / "no", settings=("finetune.pooling=mean",))
-    with pytest.raises(SettingsError, match="pooling=mean: the task has no whole texts; leave it away"):
+    with pytest.raises(SettingsError, match="pooling=mean: the task has no whole texts; omit it"):
         unmask.finetune(encoder, **given | {"task": "tag"}, out=tmp_path / "no", settings=("finetune.pooling=mean",))
     assert not (tmp_path / "no").exists()
 
@@ -185,8 +188,8 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     assert isinstance(gone, AnswerPrediction)
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
     assert (gone.begin is None) == missing
-    assert isinstance(result.model.task, AnswerTask)
-    assert (result.model.task.stride, result.model.task.longest) == (8, 5), "as it was measured"
+    assert isinstance(result.model.task, Answer)
+    assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
 
 
 def test_training_ends_early_and_the_best_weights_are_kept(
@@ -198,15 +201,15 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     from unmask.finetuning import fitting
 
     values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
-    real, evaluate = fitting.measure, fitting.evaluate
+    real, evaluate = Classify.measure, fitting.evaluate
     evaluated: list[Path] = []
 
-    def saved_too(model: MaskedLM, info: TaskInfo, *given: Any) -> Any:
+    def saved_too(model: MaskedLM, task: Task, *given: Any) -> Any:
         evaluated.append(tmp_path / f"evaluation-{len(evaluated)}")
-        save_task_model(model, info, evaluated[-1])
-        return evaluate(model, info, *given)
+        save_task_model(model, task.task_head, evaluated[-1])
+        return evaluate(model, task, *given)
 
-    monkeypatch.setattr(fitting, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
+    monkeypatch.setattr(Classify, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
     monkeypatch.setattr(fitting, "evaluate", saved_too)
     train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
     result = unmask.finetune(
@@ -273,7 +276,7 @@ def test_random_weights(encoder: Path, tmp_path: Path) -> None:
 
 
 def test_csv_of_predictions(tmp_path: Path) -> None:
-    from unmask.cli.predict import _csv
+    from unmask.tasks.predicting import _csv
 
     words, tags = ["New York", 'a"b', "é"], ["B-place", None, "O"]
     rows = [

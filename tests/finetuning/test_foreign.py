@@ -16,8 +16,11 @@ from tests.finetuning.foreign_models import FAMILIES, save_foreign
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, SettingsError
 from unmask.model.foreign import ForeignTask
-from unmask.tasks.model import load_fine_tuned
-from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
+from unmask.tasks.answer import AnswerPrediction
+from unmask.tasks.classify import ClassPrediction
+from unmask.tasks.regress import NumberPrediction
+from unmask.tasks.tag import TagsPrediction
+from unmask.tasks.task_model import load_fine_tuned
 from unmask.tokens.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -108,7 +111,7 @@ def test_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
     inputs = words(*pair, return_tensors="pt")
     assert inputs["token_type_ids"].unique().tolist() == [0, 1]
-    with pytest.raises(SettingsError, match="pooling=first: transformers' head pools in its own way; leave it away"):
+    with pytest.raises(SettingsError, match="pooling=first: transformers' head pools in its own way; omit it"):
         finetune(encoder, "pairs", train, dev, tmp_path / "no", "finetune.pooling=first")
     with torch.no_grad():
         shares = model(**inputs).logits.softmax(-1)[0].tolist()

@@ -9,33 +9,31 @@ import pytest
 import torch
 
 from unmask.errors import CorpusError, SettingsError
+from unmask.finetuning.files import class_weights, needs_packages, selecting_metric
 from unmask.finetuning.fitting import rank
-from unmask.finetuning.labels import check_unseen, class_weights, mean_and_deviation, task_info
 from unmask.finetuning.layers import layer_factors
-from unmask.finetuning.metrics import (
-    answer_f1,
-    are_entities,
-    measure,
-    metric_names,
-    needs_packages,
-    normalised,
-    selecting_metric,
-)
-from unmask.finetuning.reading import Labelled
 from unmask.finetuning.runs import _spread
-from unmask.finetuning.settings import Columns, FinetuneSettings
 from unmask.finetuning.stream import ExampleStream
-from unmask.model.task_folder import TaskInfo
 from unmask.packing.stream import Cursor
-from unmask.tasks.examples import Example
-from unmask.tasks.predictions import AnswerPrediction, ClassPrediction, NumberPrediction, TagsPrediction
-from unmask.tasks.records import Answer, QuestionRecord, Record, TextRecord, WordsRecord
+from unmask.tasks.answer import Answer, AnswerPrediction, GivenAnswer, QuestionRecord, answer_f1, normalised
+from unmask.tasks.classify import Classify, ClassPrediction
+from unmask.tasks.inputs import Example
+from unmask.tasks.known import task_named
+from unmask.tasks.regress import NumberPrediction, Regress
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
+from unmask.tasks.task import Labelled, Record, Task
+from unmask.tasks.texts import TextRecord
 
 SETTINGS = FinetuneSettings()
 
 
 def labelled(*records: Record, name: str = "train.csv") -> Labelled:
     return Labelled(Path(name), records, Columns(text="text", label="label"))
+
+
+def task_info(train: Labelled, kind: str, settings: FinetuneSettings) -> Task:
+    return task_named(kind).learned_from(train, settings, "first")
 
 
 def of_classes(*names: str, name: str = "train.csv") -> Labelled:
@@ -58,21 +56,21 @@ def test_classes_in_order_and_their_errors() -> None:
 
 
 def test_labels_that_training_has_not_seen() -> None:
-    info = TaskInfo("classify", ("a", "b"))
+    info = Classify(("a", "b"))
     with pytest.raises(
         CorpusError, match=r"dev.csv: row 3 has the class 'z', which train.csv does not have \(it has a, b\)"
     ):
-        check_unseen(of_classes("a", "z", name="dev.csv"), info, Path("train.csv"))
-    assert check_unseen(of_classes("a", "b"), info, Path("train.csv")) is None
+        info.check(of_classes("a", "z", name="dev.csv"), Path("train.csv"))
+    assert info.check(of_classes("a", "b"), Path("train.csv")) is None
     pairs = labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")
     with pytest.raises(CorpusError, match=r"dev.csv holds pairs of texts, but train.csv single ones; name the columns"):
-        check_unseen(pairs, info, Path("train.csv"))
+        info.check(pairs, Path("train.csv"))
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
-    said = check_unseen(tagged, TaskInfo("tag", ("O", "B-x")), Path("train.conll"))
+    said = Tag(("O", "B-x")).check(tagged, Path("train.conll"))
     assert said == "dev.conll: 2 words have tags that train.conll does not have (B-q); they count as wrong"
-    asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (Answer("c", 0),)))
-    assert check_unseen(asked, TaskInfo("answer", may_be_missing=True), Path("train.json")) is None
-    assert (check_unseen(asked, TaskInfo("answer"), Path("train.json")) or "").endswith(
+    asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
+    assert Answer(may_be_missing=True).check(asked, Path("train.json")) is None
+    assert (Answer().check(asked, Path("train.json")) or "").endswith(
         "1 of 2 questions have no answer, but in train.json all have one, so the model always gives one; they count as "
         "wrong"
     )
@@ -80,39 +78,40 @@ def test_labels_that_training_has_not_seen() -> None:
 
 def test_weights_of_classes() -> None:
     train = of_classes(*["a"] * 30, *["b"] * 10)
-    info = TaskInfo("classify", ("a", "b"))
+    info = Classify(("a", "b"))
     assert class_weights(train, info, None) is None
     assert class_weights(train, info, "balanced") == pytest.approx([2 / 3, 2.0])
     assert class_weights(train, info, {"b": 3.0}) == [1.0, 3.0]
     with pytest.raises(SettingsError, match="there is no class 'z' in train.csv; it has a, b"):
         class_weights(train, info, {"z": 3.0})
     with pytest.raises(SettingsError, match="the task 'regress' has no classes"):
-        class_weights(train, TaskInfo("regress", ("x",)), "balanced")
+        class_weights(train, Regress(("x",)), "balanced")
     words = labelled(WordsRecord(1, ("x", "y", "z", "w"), ("O", "O", "O", "B-x")))
-    assert class_weights(words, TaskInfo("tag", ("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
+    assert class_weights(words, Tag(("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
 
 
 def test_mean_and_deviation() -> None:
     train = labelled(*(TextRecord(n, "t", value=value) for n, value in enumerate((2.0, 4.0, 9.0))))
-    assert mean_and_deviation(train) == pytest.approx((5.0, 13**0.5))
+    task = Regress().while_learning(train)
+    assert (task.mean, task.deviation) == pytest.approx((5.0, 13**0.5))
 
 
 def test_metrics_of_classes() -> None:
     """Three of four right; F1 of a is 2/3 and of b 4/5; Matthews by hand: (1 x 2 - 1 x 0) / sqrt(1 x 2 x 3 x 2)."""
     right = of_classes("a", "a", "b", "b").records
     found = [ClassPrediction(name, 0.9, {}) for name in ("a", "b", "b", "b")]
-    metrics = measure(TaskInfo("classify", ("a", "b")), right, found)
+    metrics = Classify(("a", "b")).measure(right, found)
     assert metrics == pytest.approx(
         {"accuracy": 0.75, "macro_f1": (2 / 3 + 4 / 5) / 2, "micro_f1": 0.75, "matthews": 2 / 12**0.5}
     )
 
 
 def test_metrics_of_numbers_and_undefined_ones() -> None:
-    info = TaskInfo("regress", ("x",))
+    info = Regress(("x",))
     right = [TextRecord(n, "t", value=value) for n, value in enumerate((1.0, 2.0, 3.0))]
-    metrics = measure(info, right, [NumberPrediction(value) for value in (1.0, 2.0, 4.0)])
+    metrics = info.measure(right, [NumberPrediction(value) for value in (1.0, 2.0, 4.0)])
     assert metrics == pytest.approx({"pearson": 3 / (2 * 14 / 3) ** 0.5, "spearman": 1.0, "rmse": (1 / 3) ** 0.5})
-    flat = measure(info, right, [NumberPrediction(2.0)] * 3)
+    flat = info.measure(right, [NumberPrediction(2.0)] * 3)
     assert (flat["pearson"], flat["spearman"]) == (None, None)
     assert rank(flat, "pearson") == -np.inf
     assert rank({"rmse": 2.0}, "rmse") > rank({"rmse": 3.0}, "rmse")
@@ -120,22 +119,22 @@ def test_metrics_of_numbers_and_undefined_ones() -> None:
 
 def test_metrics_of_tags() -> None:
     """One of two entities found whole, and one found that is none; a word without prediction is wrong."""
-    info = TaskInfo("tag", ("B-x", "I-x", "O"))
+    info = Tag(("B-x", "I-x", "O"))
     words = ("a", "b", "c", "d", "e")
     right = [WordsRecord(1, words, ("B-x", "I-x", "O", "B-x", "O"))]
     found = [TagsPrediction(words, ("B-x", "I-x", "O", "O", "B-x"), (1.0,) * 5)]
-    metrics = measure(info, right, found)
+    metrics = info.measure(right, found)
     assert [metrics[f"entity_{name}"] for name in ("f1", "precision", "recall")] == pytest.approx([0.5, 0.5, 0.5])
     assert metrics["accuracy"] == pytest.approx(0.6)
-    missing = measure(info, right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
+    missing = info.measure(right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
     assert missing["accuracy"] == pytest.approx(0.8)
     assert missing["entity_f1"] == 1.0
     bilou = [WordsRecord(1, words, ("B-x", "L-x", "B-x", "L-x", "U-x"))]
     one_missing = [TagsPrediction(words, ("B-x", "L-x", "O", "O", "U-x"), (1.0,) * 5)]
-    known = TaskInfo("tag", ("B-x", "L-x", "O", "U-x"))
-    assert measure(known, bilou, one_missing)["entity_recall"] == pytest.approx(2 / 3)
-    pos = TaskInfo("tag", ("NOUN", "VERB"))
-    assert metric_names(pos) == ("accuracy", "macro_f1")
+    known = Tag(("B-x", "L-x", "O", "U-x"))
+    assert known.measure(bilou, one_missing)["entity_recall"] == pytest.approx(2 / 3)
+    pos = Tag(("NOUN", "VERB"))
+    assert pos.metric_names == ("accuracy", "macro_f1")
     assert are_entities(("B-x", "O"))
     assert not are_entities(("B-x",))
     assert not are_entities(("O", "B-x", "X"))
@@ -146,8 +145,8 @@ def test_metrics_of_answers() -> None:
     assert answer_f1("", "") == 1.0
     assert answer_f1("fox", "") == 0.0
     records = [
-        QuestionRecord(1, "a", "q", "c", (Answer("The fox!", 0), Answer("it", 3))),
-        QuestionRecord(2, "b", "q", "c", (Answer("red fox", 0),)),
+        QuestionRecord(1, "a", "q", "c", (GivenAnswer("The fox!", 0), GivenAnswer("it", 3))),
+        QuestionRecord(2, "b", "q", "c", (GivenAnswer("red fox", 0),)),
         QuestionRecord(3, "c", "q", "c", ()),
     ]
     found = [
@@ -155,7 +154,7 @@ def test_metrics_of_answers() -> None:
         AnswerPrediction("b", "fox", 0, 0.5),
         AnswerPrediction("c", "x", 0, 1.0),
     ]
-    metrics = measure(TaskInfo("answer"), records, found)
+    metrics = Answer().measure(records, found)
     assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
 
 
@@ -190,7 +189,7 @@ def test_answers_are_normalised_as_by_squads_script(answer: str, words: list[str
 
 
 def test_the_selecting_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = TaskInfo("classify", ("a", "b"))
+    info = Classify(("a", "b"))
     assert selecting_metric(info, None) == "accuracy"
     assert selecting_metric(info, "matthews") == "matthews"
     with pytest.raises(SettingsError, match="finetune.metric = 'f2': metrics of this task are accuracy, macro_f1"):

@@ -14,17 +14,20 @@ import pytest
 from tests.finetuning.helpers import write_jsonl, write_squad
 from unmask.errors import CorpusError
 from unmask.finetuning.files import read_files, settings_of
-from unmask.finetuning.metrics import metric_names
-from unmask.finetuning.reading import Labelled, read_labelled
-from unmask.finetuning.settings import Columns
-from unmask.model.task_folder import TaskKind
-from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
+from unmask.tasks.answer import GivenAnswer, QuestionRecord
+from unmask.tasks.classify import Classify
+from unmask.tasks.known import task_named
+from unmask.tasks.labelled import read_labelled
+from unmask.tasks.settings import Columns
+from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.task import Labelled
+from unmask.tasks.texts import TextRecord, is_paired
 
 NONE = Columns()
 
 
-def read(path: Path, kind: TaskKind = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
-    return read_labelled(path, kind, Columns(**columns), with_labels=with_labels)
+def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
+    return read_labelled(path, task_named(kind), Columns(**columns), with_labels=with_labels)
 
 
 def written(path: Path, text: str) -> Path:
@@ -77,7 +80,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     found = read(pair, "pairs")
     assert found.columns == Columns(text="premise", second="hypothesis", label="gold_label")
     assert found.records[0] == TextRecord(2, "a", "b", "yes")
-    assert found.paired
+    assert is_paired(found)
     own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
     assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
     with pytest.raises(CorpusError, match="the column for --text is not found"):
@@ -107,7 +110,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
         ("regress", {"text": "a", "label": float("inf")}, "row 2 has inf in column 'label'"),
     ],
 )
-def test_bad_values(tmp_path: Path, kind: TaskKind, row: dict[str, Any], message: str) -> None:
+def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], message: str) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
     with pytest.raises(CorpusError, match=message):
         read(path, kind)
@@ -135,7 +138,7 @@ def test_treebanks(tmp_path: Path) -> None:
         (written(tmp_path / "b.conll", "Anna\n"), None, "line 1 has a word without a tag"),
     ):
         with pytest.raises(CorpusError, match=message):
-            read_labelled(path, "tag", Columns(label=label))
+            read_labelled(path, Tag, Columns(label=label))
     with pytest.raises(CorpusError, match="holds words with tags, for --task tag; the task is classify"):
         read(conll)
 
@@ -173,9 +176,9 @@ def test_columns_of_an_earlier_file(tmp_path: Path) -> None:
     both = write_jsonl(tmp_path / "b.jsonl", [{"text": "no", "what": "yes"}])
     other = write_jsonl(tmp_path / "c.jsonl", [{"text": "this"}])
     for path, expected in ((header, ["Good", "Bad"]), (both, ["yes"]), (other, ["this"])):
-        found = read_labelled(path, "classify", NONE, with_labels=False, usual=usual).records
+        found = read_labelled(path, Classify, NONE, with_labels=False, usual=usual).records
         assert [record.first for record in found if isinstance(record, TextRecord)] == expected
-    found = read_labelled(both, "classify", Columns(text="text"), with_labels=False, usual=usual).records
+    found = read_labelled(both, Classify, Columns(text="text"), with_labels=False, usual=usual).records
     assert found[0] == TextRecord(1, "no")
 
 
@@ -219,9 +222,9 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any
     rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
     path = from_datasets(tmp_path / "a.parquet", rows, ner_tags=feature)
     notes: list[str] = []
-    files, info = read_files("tag", {"train": path, "validation": path}, settings_of([]), notes.append)
+    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
     assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
-    assert metric_names(info)[0] == "entity_f1"
+    assert info.metric_names[0] == "entity_f1"
     assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
 
 
@@ -231,9 +234,9 @@ def test_tags_that_are_bare_numbers_are_said(tmp_path: Path) -> None:
     for name, features in (("none", {}), ("others", {"tokens": {"_type": "Value"}}), ("broken", {"ner_tags": [7]})):
         path = from_datasets(tmp_path / f"{name}.parquet", rows, **features)
         notes: list[str] = []
-        files, info = read_files("tag", {"train": path, "validation": path}, settings_of([]), notes.append)
+        files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
         assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("1", "2", "0"))]
-        assert metric_names(info) == ("accuracy", "macro_f1")
+        assert info.metric_names == ("accuracy", "macro_f1")
         told[name] = [note for note in notes if "the tags are numbers without names (0, 1, 2), so F1 of entit" in note]
     assert {name: len(found) for name, found in told.items()} == {"none": 1, "others": 1, "broken": 1}
 
@@ -266,7 +269,7 @@ def test_questions(tmp_path: Path) -> None:
     row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     assert list(read(tmp_path / "a.parquet", "answer").records) == [
-        QuestionRecord(1, "1", "q?", "a b c", (Answer("b", 2),))
+        QuestionRecord(1, "1", "q?", "a b c", (GivenAnswer("b", 2),))
     ]
     assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
         1, "1", "q?", "a b c", None
@@ -274,7 +277,7 @@ def test_questions(tmp_path: Path) -> None:
     spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
     [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
     assert isinstance(record, QuestionRecord)
-    assert record.answers == (Answer("b", 2),), "without the white space around it"
+    assert record.answers == (GivenAnswer("b", 2),), "without the white space around it"
     wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
     for given in ({"text": ["b"], "start": [2]}, {"text": ["b"], "answer_start": []}, {"text": "b", "answer_start": 2}):
         with pytest.raises(
@@ -316,7 +319,7 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("a.csv", "classify"), ("a.jsonl", "regress"), ("a.conll", "tag"), ("a.tsv", "pairs")]
 )
-def test_empty_files(tmp_path: Path, name: str, kind: TaskKind) -> None:
+def test_empty_files(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(CorpusError, match=f"{name}: there is no example in this file"):
         read(written(tmp_path / name, ""), kind)
 
@@ -344,10 +347,10 @@ def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
     ],
 )
 def test_real_files(
-    shared_data: Path, name: str, kind: TaskKind, columns: dict[str, str], number: int, labels: set[str] | int
+    shared_data: Path, name: str, kind: str, columns: dict[str, str], number: int, labels: set[str] | int
 ) -> None:
     """Counts as their sources give them; labels, or how many of them there are."""
-    records = read_labelled(shared_data / name, kind, Columns(**columns)).records
+    records = read_labelled(shared_data / name, task_named(kind), Columns(**columns)).records
     assert len(records) == number
     found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
     assert (len(found) if isinstance(labels, int) else found) == labels

@@ -34,32 +34,38 @@ from tests.finetuning.trainer_runs import (
     write_reviews,
 )
 from unmask.finetuning.fitting import HeldOutData, Plan, begin_training
-from unmask.finetuning.objectives import objective_of
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.stream import _ORDER
 from unmask.hashing import permutation
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS as FOLDER_LAYOUTS
 from unmask.model.folder import load_model, save_model
-from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
-from unmask.tasks.examples import Example, pack_examples
-from unmask.tasks.task import task_of
+from unmask.model.heads import AnswerHead
+from unmask.model.task_folder import save_task_model, with_task_head
+from unmask.tasks.answer import Answer
+from unmask.tasks.classify import Classify
+from unmask.tasks.inputs import Example, pack_examples
+from unmask.tasks.multi_label import MultiLabel
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
 from unmask.training.schedule import Linear
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("seqeval")
 INFOS = [
-    TaskInfo("classify", ("bored", "glad", "sad")),
-    TaskInfo("pairs", ("yes", "no", "maybe"), paired=True),
-    TaskInfo("tag", ("B-x", "I-x", "O")),
-    TaskInfo("answer"),
+    Classify(("bored", "glad", "sad")),
+    MultiLabel(("bored", "glad", "sad")),
+    Pairs(("yes", "no", "maybe"), paired=True),
+    Tag(("B-x", "I-x", "O")),
+    Answer(),
 ]
 SIZE, RATE = 8, 1e-3
 
 
-def some_examples(info: TaskInfo, number: int, layout: str) -> list[Example]:
+def some_examples(info: Task, number: int, layout: str) -> list[Example]:
     """Random ones; those of answers are of one length, since transformers lets answers begin in the padding."""
     random = np.random.default_rng(0)
     made = []
@@ -69,6 +75,8 @@ def some_examples(info: TaskInfo, number: int, layout: str) -> list[Example]:
         if info.kind == "answer":
             begin, end = np.sort(random.integers(1, length, 2))
             targets = {"begin": np.array([begin]), "end": np.array([end])}
+        elif info.kind == "multi_label":
+            targets = {"labels0": random.integers(0, 8, 1)}
         else:
             targets = {"target": random.integers(0, 3, len(places))}
         ids = random.integers(5, 60, length)
@@ -77,13 +85,13 @@ def some_examples(info: TaskInfo, number: int, layout: str) -> list[Example]:
     return made
 
 
-def both(make_model: MakeModel, layout: str, info: TaskInfo, folder: Path) -> tuple[MaskedLM, Any]:
-    ours = with_task_head(make_model(layout=layout), info, seed=0)
-    save_task_model(ours, info, folder)
+def both(make_model: MakeModel, layout: str, info: Task, folder: Path) -> tuple[MaskedLM, Any]:
+    ours = with_task_head(make_model(layout=layout), info.task_head, seed=0)
+    save_task_model(ours, info.task_head, folder)
     return ours, their_model(folder, info)
 
 
-def pooled(info: TaskInfo, layout: str) -> TaskInfo:
+def pooled(info: Task, layout: str) -> Task:
     """Pairs are told from the mean where the layout has that."""
     return replace(info, pooling="mean") if info.paired and layout == "modernbert" else info
 
@@ -92,7 +100,7 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
     """By transformers' names; but for what no output depends on, whose gradient is rounding: biases of keys, and what
     is added to all tokens among which an answer is looked for."""
     rounding = ["key.bias"]
-    if model.answer_head is not None:
+    if model.find_head(AnswerHead) is not None:
         rounding += ["qa_outputs.bias", "classifier.bias", f"{model.config.num_layers - 1}.output.LayerNorm.bias"]
     found = FOLDER_LAYOUTS[model.config.layout].names.to_transformers(tensors)
     return {name: tensor for name, tensor in found.items() if not name.endswith(tuple(rounding))}
@@ -100,13 +108,13 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
+def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
     """Of packed rows here and padded ones there, from the same weights."""
     info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
     examples = some_examples(info, SIZE, layout)
     rows = pack_examples(examples, pad_id=0, max_length=64).rows
-    objective = objective_of(info.kind, pooling=info.pooling)
+    objective = info.objective()
     targets = objective.targets(rows, MaskedRows(rows.input_ids, rows.input_ids, rows.segment_ids >= 0))
     hidden = ours.encoder(
         rows.input_ids,
@@ -130,7 +138,7 @@ def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layou
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
-def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo) -> None:
+def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
     """Clipping, AdamW and which weights decay are Trainer's; it is given our order, and our rate half a step later."""
     info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
@@ -138,7 +146,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
     settings = FinetuneSettings(
         epochs=1, batch_size=SIZE, learning_rate=RATE, weight_decay=0.1, warmup=0.25, precision="float32"
     )
-    plan = Plan(info, task_of(info), settings, "accuracy", None, examples, HeldOutData([], []))
+    plan = Plan(info, settings, "accuracy", None, examples, HeldOutData([], []))
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
     steps = list(begin_training(ours, plan, seed=3).steps)
     assert len(steps) == 4
@@ -189,7 +197,7 @@ def test_the_rate_is_trainers_half_a_step_later(warmup: float) -> None:
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_new_heads_are_drawn_as_transformers_draws_them(
-    make_model: MakeModel, tmp_path: Path, layout: str, info: TaskInfo
+    make_model: MakeModel, tmp_path: Path, layout: str, info: Task
 ) -> None:
     """Their deviation, of 5 seeds; and what is no new weight is the folder's in both."""
     model = make_model(layout=layout, hidden_size=128, initializer_range=0.02)
@@ -198,7 +206,7 @@ def test_new_heads_are_drawn_as_transformers_draws_them(
     for seed in range(5):
         torch.manual_seed(seed)
         theirs = dict(their_model(tmp_path, info).named_parameters())
-        ours = with_task_head(model, info, seed=seed)
+        ours = with_task_head(model, info.task_head, seed=seed)
         drawn = our_names(ours, {n: p.detach() for n, p in ours.named_parameters() if n.endswith(("weight", "bias"))})
         for name in drawn.keys() & theirs.keys():
             if name.startswith(("classifier", "qa_outputs", "bert.pooler")):
@@ -218,7 +226,7 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
     """The rate is that of transformers' class; what is not dropped is enlarged, and nothing is dropped afterwards."""
     model = make_model(layout=layout, hidden_size=64, dropout=0.2, classifier_dropout=0.3)
     save_model(model, tmp_path)
-    info = TaskInfo("tag", tuple(map(str, range(64))))
+    info = Tag(tuple(map(str, range(64))))
     for folder_rate, expected in ((0.3, 0.3), (None, 0.0 if layout == "modernbert" else 0.2)):
         if folder_rate is None:
             text = (tmp_path / "config.json").read_text()
@@ -227,21 +235,21 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
         dropouts = [each.p for name, each in theirs.named_modules() if name in ("drop", "dropout")]
         assert dropouts == [expected]
         assert load_model(tmp_path, mask_id=4).config.classifier_dropout == expected
-    ours = with_task_head(model, info, seed=0)
+    ours = with_task_head(model, info.task_head, seed=0)
     assert ours.tag_head is not None
     with torch.no_grad():
         ours.tag_head.weight.copy_(torch.eye(64))
     hidden = torch.randn(500, 64, generator=torch.Generator().manual_seed(0))
-    whole = ours.eval().tag(hidden, dropout_seed=1)
+    whole = ours.eval().outputs("tag_head", hidden, dropout_seed=1)
     ours.train()
-    assert torch.equal(ours.tag(hidden), whole)
-    found = ours.tag(hidden, dropout_seed=1)
+    assert torch.equal(ours.outputs("tag_head", hidden), whole)
+    found = ours.outputs("tag_head", hidden, dropout_seed=1)
     kept = found != 0.0
     torch.testing.assert_close(found[kept], whole[kept] / 0.7)
     share = 1.0 - kept.float().mean().item()
     assert share == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / found.numel()) ** 0.5)
-    assert torch.equal(found, ours.tag(hidden, dropout_seed=1))
-    assert not torch.equal(found, ours.tag(hidden, dropout_seed=2))
+    assert torch.equal(found, ours.outputs("tag_head", hidden, dropout_seed=1))
+    assert not torch.equal(found, ours.outputs("tag_head", hidden, dropout_seed=2))
 
 
 CRITICAL = 2.306  # Student's t at 97.5 %, of 2 x 5 seeds

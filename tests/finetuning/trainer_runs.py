@@ -7,7 +7,6 @@ import json
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.finetuning.files import kind_of, read_files, settings_of
+from unmask.finetuning.files import read_files, settings_of
 from unmask.finetuning.fitting import fit
-from unmask.finetuning.metrics import measure
 from unmask.finetuning.reporter import FinetuneLog
 from unmask.finetuning.runs import Runs
 from unmask.finetuning.start import load_pretrained, pooling_for
-from unmask.model.task_folder import TaskInfo
-from unmask.tasks.examples import Example
+from unmask.tasks.classify import Classify
+from unmask.tasks.inputs import Example
+from unmask.tasks.known import task_named
+from unmask.tasks.task import Task
 from unmask.tokens.loading import load_tokenizer
 
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
+    "multi_label": "AutoModelForSequenceClassification",
     "pairs": "AutoModelForSequenceClassification",
     "tag": "AutoModelForTokenClassification",
     "answer": "AutoModelForQuestionAnswering",
@@ -38,11 +39,12 @@ Sentence = list[tuple[str, str]]
 def runs_of(folder: Path, task: str, train: Path, validation: Path, settings: Sequence[str]) -> Runs:
     """A fine-tuning of ours before its first run, as `unmask.finetune` makes it."""
     chosen = settings_of([f"finetune.{each}" for each in settings])
-    files, info = read_files(kind_of(task), {"train": train, "validation": validation}, chosen, lambda _: None)
-    tokenizer = load_tokenizer(folder)
+    kind, tokenizer = task_named(task), load_tokenizer(folder)
     pretrained = load_pretrained(folder, tokenizer, max_length=None)
-    info = replace(info, pooling=pooling_for(pretrained, info.kind, chosen.pooling))
-    return Runs(pretrained, tokenizer, files, info, chosen, FinetuneLog())
+    pooling = pooling_for(pretrained, kind, chosen.pooling)
+    paths = {"train": train, "validation": validation}
+    files, learned = read_files(kind, paths, chosen, lambda _: None, pooling=pooling)
+    return Runs(pretrained, tokenizer, files, learned, chosen, FinetuneLog())
 
 
 def our_metric(runs: Runs, seed: int) -> float:
@@ -61,7 +63,7 @@ def their_metric(runs: Runs, folder: Path, seed: int, work: Path) -> float:
     settings, examples = runs.settings, runs.plan.train
     steps = math.ceil(len(examples) / settings.batch_size) * settings.epochs
     trainer = transformers.Trainer(
-        model=their_model(folder, runs.info),
+        model=their_model(folder, runs.task),
         args=arguments(
             work,
             seed=seed,
@@ -71,7 +73,7 @@ def their_metric(runs: Runs, folder: Path, seed: int, work: Path) -> float:
             warmup_steps=math.ceil(settings.warmup * steps),
             weight_decay=settings.weight_decay,
         ),
-        train_dataset=[features(example, runs.info) for example in examples],
+        train_dataset=[features(example, runs.task) for example in examples],
         data_collator=lambda rows: padded(rows, runs.tokenizer.special.pad),
     )
     trainer.train()
@@ -87,17 +89,19 @@ def arguments(work: Path, **more: Any) -> Any:
     )
 
 
-def their_model(folder: Path, info: TaskInfo) -> Any:
+def their_model(folder: Path, info: Task) -> Any:
     """Transformers' class for the task, with what it takes from the folder."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    labels = {"num_labels": len(info.names)} if info.names else {}
+    labels: dict[str, Any] = {"num_labels": len(info.names)} if info.names else {}
+    if info.problem_type is not None:
+        labels["problem_type"] = info.problem_type
     return getattr(transformers, AUTO[info.kind]).from_pretrained(folder, **labels)
 
 
-def features(example: Example, info: TaskInfo) -> dict[str, Any]:
+def features(example: Example, info: Task) -> dict[str, Any]:
     """An example as `Trainer` is given it."""
     row: dict[str, Any] = {"input_ids": example.input_ids.tolist()}
     if example.type_ids is not None:
@@ -109,6 +113,8 @@ def features(example: Example, info: TaskInfo) -> dict[str, Any]:
             row["labels"][place] = tag
     elif info.kind == "answer":
         row["start_positions"], row["end_positions"] = targets["begin"][0], targets["end"][0]
+    elif info.kind == "multi_label" and targets:
+        row["labels"] = [float(targets["labels0"][0] >> number & 1) for number in range(len(info.names))]
     elif targets:
         row["labels"] = targets["target"][0]
     return row
@@ -121,20 +127,20 @@ def padded(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
     batch: dict[str, Any] = {}
     for name, first in rows[0].items():
         column = [row[name] for row in rows]
-        lists = isinstance(first, list)
+        lists = isinstance(first, list) and len(first) == len(rows[0]["input_ids"])
         batch[name] = [each + [fill[name]] * (length - len(each)) for each in column] if lists else column
     batch["attention_mask"] = [[n < len(row["input_ids"]) for n in range(length)] for row in rows]
-    return {name: torch.tensor(column, dtype=torch.int64) for name, column in batch.items()}
+    tensors = {name: torch.tensor(column) for name, column in batch.items()}
+    return {name: tensor if tensor.is_floating_point() else tensor.long() for name, tensor in tensors.items()}
 
 
 @torch.no_grad()
 def _score(runs: Runs, model: Any) -> float:
-    info, held_out = runs.info, runs.plan.validation
-    plain = replace(info, kind="classify")  # inputs alone
+    info, held_out = runs.task, runs.plan.validation
     outputs = []
     for begin in range(0, len(held_out.examples), 64):
         part = held_out.examples[begin : begin + 64]
-        found = model(**padded([features(example, plain) for example in part], runs.tokenizer.special.pad))
+        found = model(**padded([features(example, Classify()) for example in part], runs.tokenizer.special.pad))
         for n, example in enumerate(part):
             places = torch.from_numpy(example.places)
             if info.kind == "answer":
@@ -142,7 +148,7 @@ def _score(runs: Runs, model: Any) -> float:
             else:
                 outputs.append((found.logits[n][places] if info.kind == "tag" else found.logits[n : n + 1]).numpy())
     predictions = runs.task.decode(held_out.records, held_out.examples, outputs)
-    return measure(info, held_out.records, predictions)[runs.plan.metric] or 0.0
+    return runs.task.measure(held_out.records, predictions)[runs.plan.metric] or 0.0
 
 
 def not_below(ours: Sequence[float], theirs: Sequence[float], *, critical: float) -> bool:

@@ -12,10 +12,15 @@ import unmask
 from tests.command_line import Main
 from tests.inference.test_fine_tuned import MakeModel, tuned
 from unmask.errors import CorpusError, SettingsError
-from unmask.finetuning.reading import read_labelled
-from unmask.finetuning.settings import Columns
 from unmask.inference.model import Model
-from unmask.model.task_folder import TaskInfo, TaskKind
+from unmask.tasks.answer import Answer
+from unmask.tasks.classify import Classify
+from unmask.tasks.known import task_named
+from unmask.tasks.labelled import read_labelled
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.settings import Columns
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
 from unmask.tokens.tokenizer import Tokenizer
 
 BROKEN = "the king \udcff"
@@ -41,15 +46,15 @@ def test_from_python(run: unmask.Run, call: Callable[[Model], object], name: str
 @pytest.mark.parametrize(
     ("info", "good", "broken"),
     [
-        (TaskInfo("classify", ("sea", "garden")), "the king", BROKEN),
-        (TaskInfo("pairs", ("yes", "no"), paired=True), ("the king", "the ship"), ("the king", BROKEN)),
-        (TaskInfo("tag", ("O", "NAME")), "the king", BROKEN),
-        (TaskInfo("tag", ("O", "NAME")), ["the", "king"], ["the", "\udcff"]),
-        (TaskInfo("answer"), ("Who?", "the king"), ("Who?", BROKEN)),
+        (Classify(("sea", "garden")), "the king", BROKEN),
+        (Pairs(("yes", "no"), paired=True), ("the king", "the ship"), ("the king", BROKEN)),
+        (Tag(("O", "NAME")), "the king", BROKEN),
+        (Tag(("O", "NAME")), ["the", "king"], ["the", "\udcff"]),
+        (Answer(), ("Who?", "the king"), ("Who?", BROKEN)),
     ],
 )
 def test_predictions(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: TaskInfo, good: object, broken: object
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: Task, good: object, broken: object
 ) -> None:
     model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", info))
     assert len(model.predict([good])) == 1
@@ -65,7 +70,7 @@ def test_from_the_command_line(
     tokenizer: Tokenizer,
     tmp_path: Path,
 ) -> None:
-    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TaskInfo("answer"))
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", Answer())
     questions, pairs = tmp_path / "questions.jsonl", tmp_path / "pairs.jsonl"
     questions.write_text(json.dumps({"question": "Who?", "context": BROKEN}) + "\n")
     pairs.write_text(json.dumps({"sentence_good": "the king", "sentence_bad": BROKEN}) + "\n")
@@ -94,11 +99,11 @@ def test_from_the_command_line(
         ("answer", {"question": BROKEN, "context": "the king", "answers": {"text": ["king"], "answer_start": [4]}}),
     ],
 )
-def test_labelled_files(tmp_path: Path, kind: TaskKind, row: dict[str, object]) -> None:
+def test_labelled_files(tmp_path: Path, kind: str, row: dict[str, object]) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(CorpusError, match=r"train\.jsonl: row 1 holds U\+DCFF, which is no character; take it out"):
-        read_labelled(file, kind, Columns(), with_labels=True)
+        read_labelled(file, task_named(kind), Columns(), with_labels=True)
 
 
 def test_a_nul_is_no_character_either(run: unmask.Run) -> None:

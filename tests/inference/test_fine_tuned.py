@@ -22,26 +22,30 @@ from unmask.inference.model import Model
 from unmask.inference.scorable import as_scorable
 from unmask.inference.score import score
 from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
-from unmask.tasks.model import load_fine_tuned
+from unmask.model.task_folder import save_task_model, with_task_head
+from unmask.tasks.answer import Answer
+from unmask.tasks.classify import Classify
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.regress import Regress
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+from unmask.tasks.task_model import load_fine_tuned
 from unmask.tokens.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
 TEXTS = ["The king sees the ship at sea.", "The dog."]
 TASKS = [
-    (TaskInfo("classify", ("sea", "garden")), TEXTS),
-    (TaskInfo("regress", ("stars",)), TEXTS),
-    (TaskInfo("pairs", ("yes", "no"), paired=True), [tuple(TEXTS)]),
-    (TaskInfo("tag", ("O", "NAME")), TEXTS),
-    (TaskInfo("answer"), [("Who?", TEXTS[0])]),
+    (Classify(("sea", "garden")), TEXTS),
+    (Regress(("stars",)), TEXTS),
+    (Pairs(("yes", "no"), paired=True), [tuple(TEXTS)]),
+    (Tag(("O", "NAME")), TEXTS),
+    (Answer(), [("Who?", TEXTS[0])]),
 ]
 
 
-def tuned(
-    make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: TaskInfo, layout: str = "modernbert"
-) -> Path:
+def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task, layout: str = "modernbert") -> Path:
     base = make_model(layout=layout)
-    save_task_model(with_task_head(base, info, seed=0).eval(), info, folder)
+    save_task_model(with_task_head(base, info.task_head, seed=0).eval(), info.task_head, folder)
     tokenizer.save(folder, max_length=64, with_types=layout == "bert")
     released(base, tokenizer, folder.with_name("base"))
     return folder
@@ -53,7 +57,7 @@ def test_it_is_loaded_once_without_a_warning(
     make_model: MakeModel,
     tokenizer: Tokenizer,
     tmp_path: Path,
-    info: TaskInfo,
+    info: Task,
     inputs: list[object],
     layout: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from unmask.collocations.lexicon import Lexicon
 from unmask.hashing import mix
-from unmask.lexicon.lexicon import Lexicon
 from unmask.masking.engine import Masker
 from unmask.masking.hash_set import HashSet
 from unmask.masking.tables import Scores, Tables

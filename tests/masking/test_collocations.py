@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lexicon.helpers import letter_ids
+from tests.collocations.helpers import letter_ids
 from tests.masking.helpers import collocation_set, make_rows, masker_of
 from unmask.errors import SettingsError
 from unmask.hashing import mix

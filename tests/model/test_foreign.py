@@ -16,8 +16,6 @@ from safetensors.torch import load_file, save_file
 from tests.finetuning.foreign_models import FAMILIES, SIZES, save_foreign
 from unmask.errors import ModelError, SettingsError
 from unmask.finetuning.layers import factors_of, foreign_layer_factors
-from unmask.finetuning.objectives import objective_of
-from unmask.finetuning.saving import last_layer
 from unmask.masking.engine import unmasked
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -30,22 +28,25 @@ from unmask.model.foreign_folder import (
     runs_in_transformers,
     save_foreign_task,
 )
-from unmask.model.task_folder import TaskInfo
-from unmask.tasks.answer import BEGIN, END
-from unmask.tasks.encoding import InputEncoder
-from unmask.tasks.examples import Example, pack_examples
-from unmask.tasks.network import outputs_of
-from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
-from unmask.tasks.task import task_of
+from unmask.tasks.answer import BEGIN, END, Answer, GivenAnswer, QuestionRecord
+from unmask.tasks.classify import Classify
+from unmask.tasks.inputs import Example, InputEncoder, pack_examples
+from unmask.tasks.known import task_of
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.regress import Regress, last_layer
+from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.task import Task
+from unmask.tasks.task_model import outputs_of
+from unmask.tasks.texts import TextRecord
 from unmask.tokens.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 INFOS = {
-    "classify": TaskInfo("classify", ("bored", "glad", "sad")),
-    "pairs": TaskInfo("pairs", ("no", "yes"), paired=True),
-    "regress": TaskInfo("regress", ("score",)),
-    "tag": TaskInfo("tag", ("B-x", "O")),
-    "answer": TaskInfo("answer", may_be_missing=True, max_length=48),
+    "classify": Classify(("bored", "glad", "sad")),
+    "pairs": Pairs(("no", "yes"), paired=True),
+    "regress": Regress(("score",)),
+    "tag": Tag(("B-x", "O")),
+    "answer": Answer(may_be_missing=True, max_length=48),
 }
 TEXTS = [
     "The king loves the queen.",
@@ -58,25 +59,32 @@ def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> F
     return load_foreign(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad, max_length=max_length)
 
 
-def network_of(name: str, info: TaskInfo, tokenizer: Tokenizer, folder: Path, **options: Any) -> ForeignTask:
+def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> ForeignTask:
     """With weights large enough for differences to show."""
     pretrained = load(save_foreign(name, tokenizer, folder, initializer_range=0.3), tokenizer)
-    return foreign_with_head(pretrained, info, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
+    return foreign_with_head(pretrained, info.task_head, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
 
 
-def examples_of(info: TaskInfo, encoder: InputEncoder) -> list[Example]:
+def load_task(folder: Path, vocab_size: int) -> tuple[ForeignTask, Task]:
+    """What `open_fine_tuned` does, without a tokenizer."""
+    task = task_of(json.loads((folder / "config.json").read_text()), folder, pools_itself=True)
+    sizes = {"vocab_size": vocab_size, "pad_id": 0, "max_length": task.max_length}
+    return load_foreign_task(folder, task.task_head, **sizes), task
+
+
+def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
     records: list[Any]
     if info.kind == "tag":
         records = [WordsRecord(n, tuple(t.split()), ("O",) * len(t.split())) for n, t in enumerate(TEXTS)]
     elif info.kind == "answer":
         records = [
-            QuestionRecord(n, str(n), "Who?", t, (Answer(t.split()[1], t.index(t.split()[1])),))
+            QuestionRecord(n, str(n), "Who?", t, (GivenAnswer(t.split()[1], t.index(t.split()[1])),))
             for n, t in enumerate(TEXTS)
         ]
     else:
         right: dict[str, Any] = {"value": 0.5} if info.kind == "regress" else {"label": info.names[-1]}
         records = [TextRecord(n, text, "The cat." if info.paired else None, **right) for n, text in enumerate(TEXTS)]
-    return task_of(info).encode(records, encoder, with_targets=True).examples
+    return info.encode(records, encoder, with_targets=True).examples
 
 
 @torch.no_grad()
@@ -86,7 +94,7 @@ def plain_logits(network: ForeignTask, example: Example) -> torch.Tensor:
     if example.type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(example.type_ids)[None]
     out = network.encoder.model(**inputs)
-    if network.encoder.kind == "answer":
+    if "start_logits" in out:
         return torch.stack([out.start_logits, out.end_logits], -1)[0]
     return out.logits[0]
 
@@ -108,7 +116,7 @@ def naive_loss(kind: str, example: Example, logits: torch.Tensor) -> float:
 def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     info = INFOS[kind]
     network = network_of(name, info, tokenizer, tmp_path)
-    examples, task = examples_of(info, InputEncoder(tokenizer, network.config)), task_of(info)
+    examples, task = examples_of(info, InputEncoder(tokenizer, network.config)), info
     assert (examples[0].type_ids is not None) == (name in ("Electra", "Albert"))
     together = outputs_of(network, task, examples)
     assert np.concatenate([output.ravel() for output in together]).std() > 0.005
@@ -123,7 +131,7 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
     logits = network.encoder(
         rows.input_ids, segment_ids_BS=rows.segment_ids, token_type_ids_BS=rows.token_type_ids
     ).flatten(0, 1)
-    objective = objective_of(info.kind)
+    objective = info.objective()
     losses = objective.losses(network, logits, objective.targets(rows, unmasked(rows)), None)
     assert losses.total.item() == pytest.approx(total, rel=1e-4)
     losses.total.backward()
@@ -134,9 +142,9 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
 def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     info = INFOS[kind]
     network = network_of("Electra", info, tokenizer, tmp_path / "encoder")
-    save_foreign_task(network, info, tmp_path / "saved")
+    save_foreign_task(network, info.task_head, tmp_path / "saved")
     tokenizer.save(tmp_path / "saved", max_length=64)
-    again, same = load_foreign_task(tmp_path / "saved", vocab_size=tokenizer.vocab_size, pad_id=0)
+    again, same = load_task(tmp_path / "saved", tokenizer.vocab_size)
     assert same == info
     assert again.config == network.config
     for example in examples_of(info, InputEncoder(tokenizer, network.config)):
@@ -145,7 +153,7 @@ def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path
     assert str(tmp_path) not in json.dumps(content)
     del content["unmask_task"]
     (tmp_path / "saved" / "config.json").write_text(json.dumps(content))
-    _, found = load_foreign_task(tmp_path / "saved", vocab_size=tokenizer.vocab_size, pad_id=0)
+    _, found = load_task(tmp_path / "saved", tokenizer.vocab_size)
     assert (found.kind, found.names) == ("classify" if kind == "pairs" else kind, info.names)
 
 
@@ -157,7 +165,9 @@ def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer,
     torch.manual_seed(5)
     state = torch.get_rng_state()
     models = [
-        foreign_with_head(pretrained, INFOS["classify"], seed=seed, dropout=None, trained=trained).encoder.model
+        foreign_with_head(
+            pretrained, INFOS["classify"].task_head, seed=seed, dropout=None, trained=trained
+        ).encoder.model
         for seed, trained in ((1, True), (1, True), (2, True), (1, False))
     ]
     assert torch.equal(state, torch.get_rng_state())
@@ -177,7 +187,9 @@ def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer,
     without = load(folder, tokenizer)
     assert torch.equal(state, torch.get_rng_state())
     drawn = [
-        foreign_with_head(without, INFOS["classify"], seed=seed, dropout=None).encoder.model.albert.pooler.weight
+        foreign_with_head(
+            without, INFOS["classify"].task_head, seed=seed, dropout=None
+        ).encoder.model.albert.pooler.weight
         for seed in (1, 1, 2)
     ]
     assert torch.equal(drawn[0], drawn[1])
@@ -243,7 +255,7 @@ def test_the_longest_input(
     assert pretrained.config.max_position_embeddings == longest
     assert pretrained.config.num_types == types
     assert (pretrained.config.hidden_size, pretrained.config.pad_id) == (32, 0)
-    model = foreign_with_head(pretrained, INFOS["classify"], seed=0, dropout=None).eval().encoder
+    model = foreign_with_head(pretrained, INFOS["classify"].task_head, seed=0, dropout=None).eval().encoder
     assert model(torch.full((1, longest), 7)).shape == (1, longest, 3)
     if name == "DebertaV2" and not changes:
         assert load(tmp_path, tokenizer, 100).config.max_position_embeddings == 100
@@ -338,8 +350,8 @@ def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
     one = save_foreign("Bert", tokenizer, tmp_path / "one", head="ForTokenClassification", num_labels=2)
     model = transformers.AutoModelForTokenClassification.from_pretrained(one)
     model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
-    network, info = load_foreign_task(tmp_path / "many", vocab_size=tokenizer.vocab_size, pad_id=0)
-    assert info == TaskInfo("tag", ("LABEL_0", "LABEL_1"))
+    network, info = load_task(tmp_path / "many", tokenizer.vocab_size)
+    assert info == Tag(("LABEL_0", "LABEL_1"))
     ids = torch.arange(5, 25)[None]
     with torch.no_grad():
         torch.testing.assert_close(network.encoder(ids), model.eval()(input_ids=ids).logits)
@@ -368,15 +380,15 @@ def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: 
     with pytest.raises(ModelError, match="a model of type 'fnet' takes no attention mask"):
         load(save_foreign("FNet", tokenizer, tmp_path / "fnet"), tokenizer)
     esm = load(save_foreign("Esm", tokenizer, tmp_path / "esm"), tokenizer)
-    with pytest.raises(ModelError, match="transformers has no head for the task 'answer' for models of type 'esm'"):
-        foreign_with_head(esm, INFOS["answer"], seed=0, dropout=None)
+    with pytest.raises(ModelError, match="transformers has no head for QuestionAnswering for models of type 'esm'"):
+        foreign_with_head(esm, INFOS["answer"].task_head, seed=0, dropout=None)
     for rate in ("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"):
         monkeypatch.delattr(pretrained.theirs, rate)
     monkeypatch.setattr(type(pretrained.theirs), "to_dict", lambda self: {"dim": 32, "dropout_kind": "none"})
     with pytest.raises(SettingsError, match=r"finetune\.dropout: the config\.json in .* has no rate of dropout"):
-        foreign_with_head(pretrained, INFOS["tag"], seed=0, dropout=0.1)
+        foreign_with_head(pretrained, INFOS["tag"].task_head, seed=0, dropout=0.1)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for use in (load, lambda folder, tokenizer: load_foreign_task(folder, vocab_size=9, pad_id=0)):
+    for use in (load, lambda folder, tokenizer: load_task(folder, 9)):
         (folder / "config.json").write_text(
             '{"model_type": "distilbert", "architectures": ["XForTokenClassification"]}'
         )
@@ -400,7 +412,7 @@ def test_a_fine_tuned_folder_that_lacks_its_head(tokenizer: Tokenizer, tmp_path:
     with pytest.raises(
         ModelError, match=r"the weights lack classifier\.bias, classifier\.weight, pre_classifier\.bias"
     ):
-        load_foreign_task(folder, vocab_size=tokenizer.vocab_size, pad_id=0)
+        load_task(folder, tokenizer.vocab_size)
     save_foreign("DistilBert", tokenizer, tmp_path)
     with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
-        load_foreign_task(folder, vocab_size=tokenizer.vocab_size, pad_id=0)
+        load_task(folder, tokenizer.vocab_size)

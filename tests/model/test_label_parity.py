@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.models import rich_model
 from unmask.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
+from unmask.model.heads import LabelHead
 from unmask.model.initialise import initialise
 
 transformers = pytest.importorskip("transformers")
@@ -24,7 +26,7 @@ NAMES = ("bored", "glad", "sad")
 
 def with_head(make_model: MakeModel, layout: str, *, pairs: bool = False) -> MaskedLM:
     """Weights large enough for differences to show."""
-    model = MaskedLM(make_model(layout=layout).config, pairs=pairs, label_names=NAMES)
+    model = rich_model(make_model(layout=layout).config, pairs=pairs, label_names=NAMES)
     initialise(model, seed=0)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -39,7 +41,7 @@ def both_logits(model: MaskedLM, ids: torch.Tensor) -> tuple[torch.Tensor, torch
     """Of all tokens, and of the classes of rows that are documents."""
     hidden = model.encoder(ids)
     tokens = model.predict(hidden.flatten(0, 1), torch.arange(ids.numel())).view(*ids.shape, -1)
-    return tokens, model.classify(hidden[:, 0])
+    return tokens, model.outputs("label_head", hidden[:, 0])
 
 
 def some_ids() -> torch.Tensor:
@@ -105,7 +107,7 @@ def test_a_pooler_is_shared_with_pairs(make_model: MakeModel) -> None:
 def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
     """Neither what the encoder is drawn as, nor what a folder without classes says."""
     config = make_model(layout=layout).config
-    plain, labelled = MaskedLM(config), MaskedLM(config, label_names=NAMES)
+    plain, labelled = MaskedLM(config), rich_model(config, label_names=NAMES)
     for model in (plain, labelled):
         initialise(model, seed=3)
     theirs = dict(labelled.named_parameters())
@@ -130,7 +132,7 @@ def test_folders_of_others(make_model: MakeModel, tmp_path: Path, caplog: pytest
     assert load_model(tmp_path, mask_id=4).label_names == ("LABEL_0", "LABEL_1", "LABEL_2")
     changed(tmp_path, classifier_pooling="mean")
     assert not caplog.records
-    assert load_model(tmp_path, mask_id=4).label_head is None
+    assert load_model(tmp_path, mask_id=4).find_head(LabelHead) is None
     assert "left out, since a masked language model has no place for it: classifier.bias" in caplog.text
     changed(tmp_path, classifier_pooling="cls", id2label={"0": "a", "1": "b"})
     with pytest.raises(ModelError, match=r"classifier.weight has the shape \(3, 32\), but config.json says \(2, 32\)"):
@@ -140,7 +142,7 @@ def test_folders_of_others(make_model: MakeModel, tmp_path: Path, caplog: pytest
 def test_names_are_in_the_order_of_their_numbers(make_model: MakeModel, tmp_path: Path) -> None:
     """`10` stands behind `9`, whatever order the file has."""
     names = [f"class {number}" for number in range(12)]
-    model = MaskedLM(make_model().config, label_names=names)
+    model = rich_model(make_model().config, label_names=names)
     initialise(model, seed=0)
     save_model(model, tmp_path)
     changed(tmp_path, id2label={str(n): names[n] for n in sorted(range(12), key=str)})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.models import rich_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.model.initialise import initialise
@@ -25,7 +26,7 @@ MakeModel = Callable[..., MaskedLM]
 
 def with_heads(make_model: MakeModel, *, boundary_length: int | None = None) -> MaskedLM:
     """A BERT with a head for pairs, and weights large enough for differences to show."""
-    model = MaskedLM(make_model(layout="bert").config, pairs=True, boundary_length=boundary_length)
+    model = rich_model(make_model(layout="bert").config, pairs=True, boundary_length=boundary_length)
     initialise(model, seed=0)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -154,7 +155,7 @@ def test_what_is_saved_is_also_a_masked_language_model(
 
 def test_other_heads_change_nothing_of_what_the_encoder_draws(make_model: MakeModel) -> None:
     plain = MaskedLM(make_model(layout="bert").config)
-    rich = MaskedLM(make_model(layout="bert").config, pairs=True, boundary_length=4)
+    rich = rich_model(make_model(layout="bert").config, pairs=True, boundary_length=4)
     for model in (plain, rich):
         initialise(model, seed=5)
     drawn = dict(rich.named_parameters())

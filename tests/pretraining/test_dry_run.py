@@ -65,23 +65,22 @@ def test_on_the_command_line(corpus_file: Path, tmp_path: Path, main: Main) -> N
         "--out",
         str(tmp_path / "run"),
         "--dry-run",
-        "--json",
         "--minutes",
         "1",
         *overrides,
     )
-    assert json.loads(out)["steps"] > 10
-    assert "nothing was written (--dry-run)" in err
-    assert "1:00" in err
+    assert "nothing was written (--dry-run)" in out
+    assert "1:00" in out
+    assert err == ""
     assert not (tmp_path / "run").exists()
 
 
 def test_of_a_preparation(corpus_file: Path, tmp_path: Path, main: Main) -> None:
-    _, out, err = main("prepare", str(corpus_file), "--out", str(tmp_path / "data"), "--dry-run", "--json")
-    found = json.loads(out)
+    asked = ("prepare", str(corpus_file), "--out", str(tmp_path / "data"), "--dry-run")
+    found = json.loads(main(*asked, "--json")[1])
     assert found["complete"]
     assert found["bytes"] > 10_000
-    assert "nothing was written (--dry-run)" in err
+    assert "nothing was written (--dry-run)" in main(*asked)[1]
     assert not (tmp_path / "data").exists()
 
 

@@ -12,9 +12,9 @@ import torch
 
 import unmask
 from tests.conftest import SMALL
+from unmask.collocations.lexicon import load_lexicon
+from unmask.collocations.settings import LexiconSettings
 from unmask.errors import DataError, RunError, SettingsError
-from unmask.lexicon.lexicon import load_lexicon
-from unmask.lexicon.settings import LexiconSettings
 from unmask.masking.settings import MaskingSettings
 from unmask.pretraining.data import open_prepared
 from unmask.pretraining.lexicon import make_lexicon, wanted_lexicons

@@ -60,7 +60,7 @@ def test_new_words_pay_on_technical_prose(shared_data: Path, tmp_path: Path) -> 
     assert more["bits_per_byte"] < fewer["bits_per_byte"]
     for summary in (with_words.summary, without.summary):
         new, forgotten = summary["domains"]["new"], summary["domains"]["old"]
-        assert new["after"]["bits_per_byte"] < 0.9 * new["before"]["bits_per_byte"]
+        assert new["after"]["bits_per_token_byte"] < 0.9 * new["before"]["bits_per_token_byte"]
         assert forgotten["after"]["loss"] > forgotten["before"]["loss"], "what was forgotten shows"
 
 

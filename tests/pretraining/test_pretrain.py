@@ -29,7 +29,7 @@ from unmask.training.state import TrainState
 
 SUMMARY_KEYS = {
     "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
-    "validation_loss", "validation_accuracy", "unigram_entropy", "bits_per_byte",
+    "validation_loss", "validation_accuracy", "unigram_entropy", "bits_per_token_byte",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import unmask
 from unmask.masking.schedule import rate_at
-from unmask.recipe.recipe import Recipe, describe_recipes, load_recipe, recipe_names
+from unmask.recipe.recipe import Recipe, load_recipe, recipe_names, recipes
 from unmask.settings import Settings
 
 # Only sizes are changed: kinds, layouts, schedules, tokenizers and masking are the recipe's own.
@@ -46,7 +46,7 @@ def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
 
 
 def test_the_list_of_recipes() -> None:
-    found = describe_recipes()
+    found = recipes().recipes
     assert list(found) == [
         "tiny", "mini", "small", "base", "continue", "bert-base", "modernbert-base", "roberta-base",
         "shakespeare-chars", "spanbert-base",

@@ -83,8 +83,8 @@ def test_a_model_that_began_as_another(
 ) -> None:
     start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000}
     new = {
-        "before": {"bits_per_byte": 2.8351},
-        "after": {"bits_per_byte": 0.9942, "bits_per_byte_interval": [0.9, 1.1]},
+        "before": {"bits_per_token_byte": 2.8351},
+        "after": {"bits_per_token_byte": 0.9942, "bits_per_token_byte_interval": [0.9, 1.1]},
     }
     summary = run.summary | {"start": start, "domains": {"new": new, "old": None}}
     manifest = load_manifest(run.folder / "data")
@@ -103,7 +103,7 @@ def test_a_model_that_began_as_another(
 
 def test_limits_of_a_model_measured_on_the_text_that_it_began_with(run: unmask.Run, tmp_path: Path) -> None:
     start = {"checkpoint": "first", "sha256": "ab" * 32, "new_head": False, "positions": None, "new_words": 0}
-    bits = {"before": {"bits_per_byte": 2.0}, "after": {"bits_per_byte": 2.1}}
+    bits = {"before": {"bits_per_token_byte": 2.0}, "after": {"bits_per_token_byte": 2.1}}
     summary = run.summary | {"start": start, "domains": {"new": bits, "old": bits}}
     manifest = load_manifest(run.folder / "data")
     write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token="[MASK]")
@@ -115,7 +115,7 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     summary = run.summary | {
         "validation_loss_stderr": None,
         "validation_loss_interval": None,
-        "bits_per_byte_interval": None,
+        "bits_per_token_byte_interval": None,
         "validation_documents": 1,
         "validation_warning": "there is one document",
         "objectives": {"sentence_order": {"loss": 0.5, "accuracy": 0.75, "count": 1200}},

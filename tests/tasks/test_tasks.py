@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,18 @@ import torch
 
 from tests.finetuning.helpers import LAYOUTS, MakeModel, save_encoder
 from unmask.errors import CorpusError, ModelError, SettingsError
-from unmask.finetuning.objectives import objective_of
 from unmask.masking.engine import unmasked
-from unmask.model.task_folder import TaskInfo, save_task_model, with_task_head
-from unmask.tasks.answer import BEGIN, END, AnswerTask
-from unmask.tasks.encoding import InputEncoder, first_pieces, words_of
-from unmask.tasks.examples import Example, batches_by_length, pack_examples
-from unmask.tasks.model import TaskModel, load_fine_tuned
-from unmask.tasks.network import outputs_of
-from unmask.tasks.predictions import AnswerPrediction
-from unmask.tasks.records import Answer, QuestionRecord, TextRecord, WordsRecord
-from unmask.tasks.task import task_of
+from unmask.model.task_folder import save_task_model, with_task_head
+from unmask.tasks.answer import BEGIN, END, Answer, AnswerPrediction, GivenAnswer, QuestionRecord
+from unmask.tasks.classify import Classify
+from unmask.tasks.inputs import Example, InputEncoder, batches_by_length, first_pieces, pack_examples, words_of
+from unmask.tasks.multi_label import MultiLabel
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.regress import Regress
+from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.task import Task
+from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
+from unmask.tasks.texts import TextRecord
 from unmask.tokens.tokenizer import Tokenizer
 
 TEXTS = [
@@ -38,41 +38,43 @@ def encoder(make_model: MakeModel, tokenizer: Tokenizer) -> InputEncoder:
     return InputEncoder(tokenizer, make_model(layout="bert").config)
 
 
-def examples_of(info: TaskInfo, encoder: InputEncoder) -> list[Example]:
+def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
     if info.kind == "tag":
         records = [WordsRecord(1, SENTENCE, ("O", "B-x", "O", "B-x", "O")), WordsRecord(2, ("Winter",), ("O",))]
-        return task_of(info).encode(records, encoder, with_targets=True).examples
+        return info.encode(records, encoder, with_targets=True).examples
     if info.kind == "answer":
         found = [
-            QuestionRecord(n, str(n), "Who?", t, (Answer(t.split()[1], t.index(t.split()[1])),))
+            QuestionRecord(n, str(n), "Who?", t, (GivenAnswer(t.split()[1], t.index(t.split()[1])),))
             for n, t in enumerate(TEXTS)
         ]
-        return task_of(info).encode(found, encoder, with_targets=True).examples
-    values = {"label": "b"} if info.kind != "regress" else {"value": 0.5}
+        return info.encode(found, encoder, with_targets=True).examples
+    right = {"regress": {"value": 0.5}, "multi_label": {"labels": ("label 00", "label 61", "label 62", "label 69")}}
+    values = right.get(info.kind, {"label": "b"})
     texts = [TextRecord(n, text, "other" if info.paired else None, **values) for n, text in enumerate(TEXTS)]  # type: ignore[arg-type]
-    return task_of(info).encode(texts, encoder, with_targets=True).examples
+    return info.encode(texts, encoder, with_targets=True).examples
 
 
 INFOS = [
-    TaskInfo("classify", ("a", "b", "c"), columns={"text": "what", "label": "kind"}),
-    TaskInfo("pairs", ("a", "b"), paired=True),
-    TaskInfo("regress", ("x",)),
-    TaskInfo("tag", ("B-x", "O")),
-    TaskInfo("answer", stride=48, longest_answer=9),
-    TaskInfo("classify", ("a", "b", "c"), pooling="mean"),
-    TaskInfo("regress", ("x",), pooling="mean"),
+    Classify(("a", "b", "c"), columns={"text": "what", "label": "kind"}),
+    Pairs(("a", "b"), paired=True),
+    Regress(("x",)),
+    Tag(("B-x", "O")),
+    Answer(stride=48, longest_answer=9),
+    Classify(("a", "b", "c"), pooling="mean"),
+    Regress(("x",), pooling="mean"),
+    MultiLabel(tuple(f"label {n:02}" for n in range(70)), pooling="mean"),
 ]
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{info.pooling}")
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: TaskInfo) -> None:
+def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: Task) -> None:
     """What comes out for an example, and its loss and gradient, do not depend on what shares its row."""
-    if info.pooling == "mean" and layout != "modernbert":
+    if getattr(info, "pooling", "first") == "mean" and layout != "modernbert":
         pytest.skip("its heads take the first token")
-    model = with_task_head(make_model(layout=layout), info, seed=0).eval()
+    model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
     encoder = InputEncoder(tokenizer, model.config)
-    task, examples = task_of(info), examples_of(info, encoder)
+    task, examples = info, examples_of(info, encoder)
     told: list[tuple[int, int]] = []
     together = outputs_of(model, task, examples, notify=lambda done, total: told.append((done, total)))
     tokens = sum(len(example.input_ids) for example in examples if len(example.places))
@@ -82,7 +84,7 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
         [alone] = outputs_of(model, task, [example])
         assert alone.shape == packed.shape
         np.testing.assert_allclose(packed, alone, rtol=1e-4, atol=1e-5)
-    objective = objective_of(info.kind, pooling=info.pooling)
+    objective = info.objective()
     total = 0.0
     for batch in ([examples], [[example] for example in examples]):
         sums = []
@@ -125,10 +127,10 @@ def test_a_row_each() -> None:
         assert list(batches_by_length(examples, tokens, padded=True)) == batches, tokens
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{info.pooling}")
-def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer, info: TaskInfo) -> None:
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
+def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer, info: Task) -> None:
     """From the outputs at each place, one example after another."""
-    model = with_task_head(make_model(layout="bert"), info, seed=0).eval()
+    model = with_task_head(make_model(layout="bert"), info.task_head, seed=0).eval()
     examples = examples_of(info, InputEncoder(tokenizer, model.config))
     rows = pack_examples(examples, pad_id=0, max_length=64).rows
     hidden = model.encoder(
@@ -136,7 +138,7 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
         token_type_ids_BS=rows.token_type_ids,
     )  # fmt: skip
     weights = [0.5, 2.0, 1.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
-    objective = objective_of(info.kind, weights, pooling=info.pooling)
+    objective = info.objective(weights)
     targets = objective.targets(rows, unmasked(rows))
     loss = objective.losses(model, hidden.flatten(0, 1), targets, None).total.item()
     naive = 0.0
@@ -145,14 +147,22 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
         types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None]
         states = model.encoder(ids, token_type_ids_BS=types)[0]
         if info.kind == "answer":
-            logits = model.find_answers(states).log_softmax(0)
+            logits = model.outputs("answer_head", states).log_softmax(0)
             naive -= (logits[example.targets[BEGIN][0], 0] + logits[example.targets[END][0], 1]).item() / 2
             continue
-        text = states.mean(0, keepdim=True) if info.pooling == "mean" else states[:1]
+        text = states.mean(0, keepdim=True) if getattr(info, "pooling", "first") == "mean" else states[:1]
         if info.kind == "regress":
-            naive += (model.classify(text)[0, 0] - 0.5).square().item()
+            naive += (model.outputs("label_head", text)[0, 0] - 0.5).square().item()
+        elif info.kind == "multi_label":
+            shares = torch.sigmoid(model.outputs("label_head", text)[0])
+            held = torch.tensor([name in ("label 00", "label 61", "label 62", "label 69") for name in info.names])
+            naive -= torch.where(held, shares, 1 - shares).log().mean().item()
         else:
-            logits = model.tag(states[example.places]) if info.kind == "tag" else model.classify(text)
+            logits = (
+                model.outputs("tag_head", states[example.places])
+                if info.kind == "tag"
+                else model.outputs("label_head", text)
+            )
             for row, target in zip(logits.log_softmax(1), example.targets["target"].tolist(), strict=True):
                 naive -= (weights or [1.0])[target] * row[target].item()
     assert loss == pytest.approx(naive, rel=1e-4)
@@ -179,8 +189,8 @@ def test_words_without_tokens_have_no_tag(encoder: InputEncoder, make_model: Mak
     if len(numbers) == 3:
         pytest.skip("this tokenizer has a token for them")
     assert numbers.tolist() == [0, 2]
-    info = TaskInfo("tag", ("a", "b"))
-    model = TaskModel(Path(), with_task_head(make_model(layout="bert"), info, seed=0), tokenizer, info)
+    info = Tag(("a", "b"))
+    model = TaskModel(Path(), with_task_head(make_model(layout="bert"), info.task_head, seed=0), tokenizer, info)
     [found] = model.predict([list(words)])
     assert [tag is None for tag in found.tags] == [False, True, False]  # type: ignore[union-attr]
 
@@ -188,7 +198,7 @@ def test_words_without_tokens_have_no_tag(encoder: InputEncoder, make_model: Mak
 def test_long_sentences_are_halved_and_lose_nothing(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model().config, max_length=12)
     words = SENTENCE * 9
-    encoded = task_of(INFOS[3]).encode([WordsRecord(1, words, ("O",) * 45)], encoder, with_targets=True)
+    encoded = INFOS[3].encode([WordsRecord(1, words, ("O",) * 45)], encoder, with_targets=True)
     assert (encoded.split, encoded.truncated) == (1, 0)
     assert len(encoded.examples) > 4
     assert all(len(example) <= 12 for example in encoded.examples)
@@ -202,7 +212,7 @@ def test_long_sentences_are_halved_and_lose_nothing(tokenizer: Tokenizer, make_m
 def test_long_texts_are_cut_and_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model().config, max_length=10)
     records = [TextRecord(1, "The king.", label="a"), TextRecord(2, "The king and the queen " * 9, label="b")]
-    encoded = task_of(INFOS[0]).encode(records, encoder, with_targets=False)
+    encoded = INFOS[0].encode(records, encoder, with_targets=False)
     assert encoded.truncated == 1
     assert len(encoded.examples[1]) == 10
     assert encoded.examples[1].input_ids[[0, -1]].tolist() == [tokenizer.special.cls, tokenizer.special.sep]
@@ -213,8 +223,8 @@ def test_long_texts_are_cut_and_counted(tokenizer: Tokenizer, make_model: MakeMo
 def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     context = " ".join(["The king sleeps."] * 12 + ["The philosopher loves the winter."] + ["A queen follows."] * 12)
-    record = QuestionRecord(1, "q", "Who loves?", context, (Answer("philosopher", context.index("philosopher")),))
-    encoded = AnswerTask(False, 16, 30).encode([record], encoder, with_targets=True)
+    record = QuestionRecord(1, "q", "Who loves?", context, (GivenAnswer("philosopher", context.index("philosopher")),))
+    encoded = Answer(stride=16).encode([record], encoder, with_targets=True)
     assert encoded.split == 1
     assert len(encoded.examples) > 2
     seen = np.zeros(len(context), dtype=bool)
@@ -233,12 +243,12 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
     assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
     long = QuestionRecord(1, "q7", "Who loves " * 30, context)
     with pytest.raises(CorpusError, match="question 'q7' has .* tokens, which leaves .* of the model's 64 positions"):
-        AnswerTask(False, 16, 30).encode([long], encoder, with_targets=False)
+        Answer(stride=16).encode([long], encoder, with_targets=False)
 
 
 def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
-    task, record = AnswerTask(False, 16, 30), QuestionRecord(1, "q", "Who?", " ")
+    task, record = Answer(stride=16), QuestionRecord(1, "q", "Who?", " ")
     examples = task.encode([record], encoder, with_targets=False).examples
     outputs = [np.zeros((len(example.places), 2), dtype=np.float32) for example in examples]
     assert task.decode([record], examples, outputs) == [AnswerPrediction("q", "", None, 1.0)]
@@ -247,9 +257,11 @@ def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: 
 def test_answers_that_no_window_holds_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     context = " ".join(["The king sleeps."] * 40)
-    records = [QuestionRecord(n, "q", "Who?", context, (Answer(context[:size], 0),)) for n, size in ((1, 8), (2, 600))]
-    assert AnswerTask(False, 16, 30).encode(records, encoder, with_targets=True).lost == 1
-    assert AnswerTask(False, 16, 30).encode(records, encoder, with_targets=False).lost == 0
+    records = [
+        QuestionRecord(n, "q", "Who?", context, (GivenAnswer(context[:size], 0),)) for n, size in ((1, 8), (2, 600))
+    ]
+    assert Answer(stride=16).encode(records, encoder, with_targets=True).lost == 1
+    assert Answer(stride=16).encode(records, encoder, with_targets=False).lost == 0
 
 
 @pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
@@ -257,7 +269,7 @@ def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answ
     """As tokens of a byte-level vocabulary do."""
     record, empty = QuestionRecord(1, "q", "?", "the capital is Paris"), np.zeros(2, dtype=np.int64)
     example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
-    [found] = AnswerTask(False, 1, 3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
+    [found] = Answer(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
     assert found == AnswerPrediction("q", answer, begin, 1.0)
 
 
@@ -266,7 +278,7 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
     """Against trying every stretch of every window."""
     rng = np.random.default_rng(0)
     record = QuestionRecord(1, "q", "?", "abcdefghij")
-    task = AnswerTask(may_be_missing, 1, 3)
+    task = Answer(may_be_missing=may_be_missing, stride=1, longest_answer=3)
     empty = np.zeros(3, dtype=np.int64)
     for _ in range(50):
         windows = [(0, 7), (4, 10)]
@@ -301,7 +313,7 @@ def test_an_answer_that_two_windows_hold_is_one_answer() -> None:
         output = np.zeros((b - a + 1, 2), dtype=np.float32)
         output[1 + 4 - a, 0] = output[1 + 5 - a, 1] = 1.0
         outputs.append(output)
-    task = AnswerTask(False, 1, 3)
+    task = Answer(stride=1, longest_answer=3)
     [certain] = task.decode([record], examples, [30.0 * output for output in outputs])
     assert certain == AnswerPrediction("q", "ef", 4, pytest.approx(1.0, abs=1e-6))
     [found] = task.decode([record], examples, [outputs[0], 0.5 * outputs[1]])
@@ -310,11 +322,11 @@ def test_an_answer_that_two_windows_hold_is_one_answer() -> None:
 
 def test_token_types_of_pairs(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     bert, modern = (InputEncoder(tokenizer, make_model(layout=layout).config) for layout in ("bert", "modernbert"))
-    [example] = task_of(INFOS[1]).encode([TextRecord(1, "The king.", "A ship.")], bert, with_targets=False).examples
+    [example] = INFOS[1].encode([TextRecord(1, "The king.", "A ship.")], bert, with_targets=False).examples
     assert example.type_ids is not None
     second = int(np.flatnonzero(example.input_ids == tokenizer.special.sep)[0]) + 1
     assert example.type_ids.tolist() == [0] * second + [1] * (len(example) - second)
-    [plain] = task_of(INFOS[1]).encode([TextRecord(1, "The king.", "A ship.")], modern, with_targets=False).examples
+    [plain] = INFOS[1].encode([TextRecord(1, "The king.", "A ship.")], modern, with_targets=False).examples
     assert plain.type_ids is None
     assert plain.input_ids.tolist() == example.input_ids.tolist()
 
@@ -349,35 +361,22 @@ def test_folders_and_inputs_that_do_not_fit(make_model: MakeModel, tokenizer: To
         (INFOS[4], "a", r"\(question, text\)"),
     ):
         folder = save_encoder(make_model, tokenizer, tmp_path / info.kind, layout="bert")
-        save_task_model(with_task_head(make_model(layout="bert"), info, seed=0), info, folder)
+        save_task_model(with_task_head(make_model(layout="bert"), info.task_head, seed=0), info.task_head, folder)
         model = load_fine_tuned(folder)
-        assert model.info == info
+        assert model.task == info
         with pytest.raises(SettingsError, match=f"input 1 is {type(given).__name__}, but this model takes {wanted}"):
             model.predict([given])
-
-
-def test_a_model_of_several_labels_a_text_is_refused(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    folder = save_encoder(make_model, tokenizer, tmp_path / "several", layout="bert")
-    save_task_model(with_task_head(make_model(layout="bert"), INFOS[0], seed=0), INFOS[0], folder)
-    content = json.loads((folder / "config.json").read_text()) | {"problem_type": "multi_label_classification"}
-    del content["unmask_task"]
-    (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match=r"any number of labels \(multi_label_classification\)"):
-        load_fine_tuned(folder)
 
 
 def test_what_transformers_pipelines_say(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Its own tokenizer, its own model: the same classes with the same probabilities, also for pairs."""
     transformers = pytest.importorskip("transformers")
-    from unmask.finetuning.saving import save_tokenizer
-
     for layout, info in itertools.product(("bert", "modernbert", "roberta"), INFOS[:2]):
-        model = with_task_head(make_model(layout=layout), info, seed=0).eval()
+        model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
         folder = tmp_path / f"{layout}-{info.kind}"
-        save_task_model(model, info, folder)
-        save_tokenizer(tokenizer, folder, InputEncoder(tokenizer, model.config))
+        save_task_model(model, info.task_head, folder)
+        encoder = InputEncoder(tokenizer, model.config)
+        tokenizer.save(folder, max_length=encoder.max_length, with_types=encoder.with_types)
         pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
         theirs = pipeline([{"text": "The king.", "text_pair": "A ship."}] if info.paired else ["The king."])[0]
         [ours] = load_fine_tuned(folder).predict([("The king.", "A ship.")] if info.paired else ["The king."])

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.model.on_gpu import GPU
+from tests.models import rich_model
 from tests.training.test_loop import new_state, settings_of
 from unmask.errors import SettingsError
 from unmask.masking.engine import Masker
@@ -106,7 +107,7 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     spans = extra_objectives(ObjectivesSettings.model_validate({"span_boundary": {}} if with_spans else {}))
     config = make_model(layout=layout, dropout=0.1).encoder.config
     with META:
-        model = MaskedLM(config, boundary_length=10 if with_spans else None).train()
+        model = rich_model(config, boundary_length=10 if with_spans else None).train()
     model.encoder.compute_dtype = torch.bfloat16
     optimizer = NoUpdate(model)
     result = training_step(

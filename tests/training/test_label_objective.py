@@ -12,12 +12,14 @@ import torch
 from torch.nn import functional
 
 from tests.masking.helpers import make_rows
+from tests.models import rich_model
 from tests.packing.test_labels import Store, first_ordinary
 from tests.training.test_loop import MakeModel, settings_of
 from tests.training.test_objectives import gradients
 from unmask.evaluation.objectives import ObjectiveSet
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM
+from unmask.model.heads import PairHead
 from unmask.model.initialise import initialise
 from unmask.packing.rows import Rows
 from unmask.packing.stream import RowStream
@@ -36,7 +38,7 @@ NAMES = ("a", "b", "c")
 
 def model_of(make_model: MakeModel, layout: str = "modernbert", *, pairs: bool = False, **changes: object) -> MaskedLM:
     config = make_model(layout=layout, initializer_range=0.05, **changes).config
-    model = MaskedLM(config, pairs=pairs, label_names=NAMES)
+    model = rich_model(config, pairs=pairs, label_names=NAMES)
     initialise(model, seed=0)
     return model
 
@@ -64,7 +66,7 @@ def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows) -> torch.Tensor:
             x = functional.gelu(model.head.dense.weight @ x)
             x = (x - x.mean()) / (x.var(unbiased=False) + model.config.norm_eps).sqrt() * model.head.norm.weight
         else:
-            dense = model.label_head.dense if model.pair_head is None else model.pair_head.pooler
+            dense = model.label_head.dense if model.find_head(PairHead) is None else model.pair_head.pooler
             assert dense is not None
             x = torch.tanh(dense.weight @ x + dense.bias)
         logits = model.label_head.classifier.weight @ x + model.label_head.classifier.bias

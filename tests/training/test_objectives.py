@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from tests.masking.helpers import make_rows
+from tests.models import rich_model
 from tests.training.test_loop import MakeModel, settings_of
 from unmask.errors import DivergedError
 from unmask.masking.engine import MaskedRows, Masker
@@ -51,7 +52,7 @@ def one_pair_a_row(tokenizer: Tokenizer, num_rows: int) -> tuple[Rows, MaskedRow
 
 
 def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **changes: object) -> MaskedLM:
-    model = MaskedLM(
+    model = rich_model(
         make_model(**({"layout": "bert", "initializer_range": 0.05} | changes)).config,
         pairs=objectives.pairs is not None,
         boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,

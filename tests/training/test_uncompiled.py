@@ -21,8 +21,8 @@ from unmask.packing.stream import RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.loop import train
+from unmask.training.retries import failed_to_compile
 from unmask.training.state import TrainState
-from unmask.training.uncompiled import failed_to_compile
 
 
 @pytest.fixture

@@ -8,13 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.commands.embedding import embed
-from unmask.cli.commands.finetuning import finetune, predict
-from unmask.cli.commands.leaving import export, verify
-from unmask.cli.commands.measuring import compare, score
-from unmask.cli.commands.models import evaluate, fill
-from unmask.cli.commands.pretraining import pretrain, recipes
-from unmask.cli.commands.text import audit, lexicon, masks, prepare
+from unmask.cli.audit import audit
+from unmask.cli.compare import compare
+from unmask.cli.embed import embed
+from unmask.cli.evaluate import evaluate
+from unmask.cli.export import export
+from unmask.cli.fill import fill
+from unmask.cli.finetune import finetune
+from unmask.cli.lexicon import lexicon
+from unmask.cli.masks import masks
+from unmask.cli.predict import predict
+from unmask.cli.prepare import prepare
+from unmask.cli.pretrain import pretrain
+from unmask.cli.recipes import recipes
+from unmask.cli.score import score
+from unmask.cli.verify import verify
 
 STOPPED = 130  # by Ctrl-C, where nothing is kept of what was begun
 

@@ -2,84 +2,94 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from unmask.cli.progress import ConsoleReporter
-from unmask.corpus.texts import TextFile
-from unmask.inference.embed_file import embed_file
-from unmask.inference.model import Precision, load
-from unmask.inference.vector_files import check_out
-from unmask.pretraining.interrupt import Interruption
-from unmask.training.hardware import choose_device, keep_freed_memory
+import typer
+
+from unmask.cli.options import JsonFlag, ModelName
 
 
-def run_embed(
-    model: str,
-    file: str,
-    out: Path,
-    *,
-    settings: dict[str, Any],
-    columns: dict[str, str | None],
-    precision: Precision,
-    overwrite: bool,
-) -> dict[str, Any]:
-    """Embeds the texts of a file and tells what was done.
+class Pooling(Enum):
+    """Names of `unmask.inference.embed.Pooling`, which would load torch."""
 
-    Args:
-        model: Its folder, or its name on the hub.
-        file: Text lines, a table, or any other kind that is read.
-        out: A .npy or .parquet file.
-        settings: Of `Model.embed_settings`.
-        columns: Of `TextFile`: `column` and `id_column`.
-        precision: As for `load`.
-        overwrite: Whether `out` is replaced.
+    mean = "mean"
+    first = "first"
 
-    Raises:
-        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
-        Interrupted: SIGINT or SIGTERM; nothing was written.
+
+class LongTexts(Enum):
+    """Names of `unmask.inference.embed.LongTexts`."""
+
+    error = "error"
+    split = "split"
+    truncate = "truncate"
+
+
+class Precision(Enum):
+    """Names of `unmask.inference.model.Precision`."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+    auto = "auto"
+
+
+PrecisionOption = Annotated[
+    Precision, typer.Option(help="bf16 is several times faster on machines made for it; auto takes it there.")
+]
+
+
+def embed(  # noqa: PLR0913, PLR0917  (options)
+    model: ModelName,
+    file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
+    out: Annotated[
+        Path, typer.Option(help="A .npy file; or .parquet, which holds ids, as empty texts among others need.")
+    ] = ...,  # type: ignore[assignment]
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(help="Mean of a text's tokens, or its first token. [default: what the model's folder says]"),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Divide each vector by its length. [default: what the model's folder says]",
+            show_default=False,
+        ),
+    ] = None,
+    long_texts: Annotated[
+        LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
+    ] = LongTexts.error,
+    column: Annotated[str | None, typer.Option(help="Where a table's text stands. [default: found]")] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Where a table's ids stand. [default: id, else the number of the row]")
+    ] = None,
+    precision: PrecisionOption = Precision.float32,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Turn texts into vectors, one a text, for search and clustering. Memory does not grow with the file.
+
+    Example: unmask embed runs/mine/model texts.csv --out vectors.parquet --normalize
     """
-    check_out(out, overwrite=overwrite)
-    loaded = load(model, precision=precision)
-    how = loaded.embed_settings(**settings)
-    loaded.to(choose_device())
-    texts = TextFile(file, **columns)
-    keep_freed_memory()
-    size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
-    done, begin = 0, time.perf_counter()
+    import unmask
+    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.show import show
+    from unmask.pretraining.interrupt import Interruption
+
     with Interruption("nothing was written"), ConsoleReporter() as reporter:
-        reporter.note(texts.describe())
-        taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
-        reporter.note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
-
-        def notify(chars: int) -> None:
-            nonlocal done
-            done += chars
-            reporter.stage("embedding", done, size if size is not None and size > done else None)
-
-        report = embed_file(loaded, texts, out, how, notify=notify)
-        for reason, count in texts.skipped.items():
-            reporter.note(f"passed over: {count:,} {reason}")
-        if report.long_texts:
-            what = "split into parts" if how.long_texts == "split" else "cut off"
-            longest = loaded.network.config.max_position_embeddings
-            reporter.note(f"longer than the model's {longest} tokens, and {what}: {report.long_texts:,} texts")
-        seconds = time.perf_counter() - begin
-        dimension = loaded.network.config.hidden_size
-        reporter.note(
-            f"{report.texts:,} texts, {report.tokens:,} tokens, {report.texts / seconds:,.0f} texts a second; "
-            f"vectors of {dimension} in {out}"
+        found = unmask.embed(
+            model,
+            file,
+            out=out,
+            pooling=None if pooling is None else pooling.value,
+            normalize=normalize,
+            long_texts=long_texts.value,
+            column=column,
+            id_column=id_column,
+            precision=precision.value,
+            overwrite=overwrite,
+            note=reporter.note,
+            notify=reporter.stage,
         )
-    return {
-        "out": str(out),
-        "dimension": dimension,
-        "pooling": how.pooling,
-        "normalize": how.normalize,
-        **asdict(report),
-        "skipped": dict(texts.skipped),
-        "seconds": seconds,
-        "column": texts.source.column,
-        "id_column": texts.id_column,
-    }
+    show(found, as_json=as_json)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.table import Table
+import typer
 
-from unmask.cli.progress import console
-from unmask.exporting.export import export
+from unmask.cli.options import JsonFlag, ModelName
 
 
-def run_export(model: str, out: Path, *, format: str, int8: bool, overwrite: bool) -> dict[str, Any]:  # noqa: A002
-    """Exports and shows the graphs.
+def export(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="Folder of the graphs.")] = ...,  # type: ignore[assignment]
+    format: Annotated[str, typer.Option(help="onnx is the only one.")] = "onnx",  # noqa: A002
+    int8: Annotated[bool, typer.Option("--int8", help="Also write graphs with 8-bit weights, for CPUs.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write ONNX graphs that fill masks and embed texts, for onnxruntime and TensorRT, and compare them with the model.
 
-    Raises:
-        UnmaskError: As `unmask.export`.
+    Example: unmask export runs/mine/model --format onnx --out runs/mine/onnx
     """
-    console().print("writing graphs and comparing them with the model, half a minute or more", style="dim")
-    result = export(model, out, format=format, int8=int8, overwrite=overwrite)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("graph")
-    table.add_column("MB", justify="right")
-    table.add_column("largest difference", justify="right")
-    table.add_column("outputs")
-    for name, graph in result.graphs.items():
-        table.add_row(name, f"{graph.bytes / 1e6:.1f}", f"{graph.largest_difference:.1e}", ", ".join(graph.outputs))
-    console().print(table)
-    told = f"in {out}, with a README for onnxruntime and TensorRT; check them again with"
-    console().print(told, markup=False, soft_wrap=True)
-    console().print(f"unmask verify {model} --onnx {out}", markup=False, soft_wrap=True)
-    return result.plain()
+    import unmask
+    from unmask.cli.show import note, show
+
+    note("writing graphs and comparing them with the model, half a minute or more")
+    show(unmask.export(model, out, format=format, int8=int8, overwrite=overwrite), as_json=as_json)

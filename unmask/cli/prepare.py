@@ -2,76 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from unmask.cli.progress import ConsoleReporter
-from unmask.errors import RunError
-from unmask.pretraining.data import describe
-from unmask.pretraining.interrupt import GOES_ON, Interruption
-from unmask.recipe.recipe import load_recipe
-from unmask.tokens.data_folder import DataFolder
-from unmask.tokens.prepare import prepare
+import typer
+
+from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName
 
 
-def run_prepare(
-    paths: Sequence[str],
-    out: Path,
-    *,
-    options: Mapping[str, Any],
-    settings: tuple[str, ...],
-    workers: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Prepares and tells what came out.
+def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
+    paths: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
+    out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
+    tokenizer: TokenizerName = None,
+    tokenizer_kind: TokenizerKind = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    annotate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="entities, pos, dependencies, chunks, with commas: the data's own, or spaCy's."
+        ),
+    ] = None,
+    settings: Settings = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. [default: one a core]")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep shards that are there, whole or in part, if made as asked now.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tokenize text into shards, once, for any number of runs. After a stop, the same command goes on.
 
-    Raises:
-        UnmaskError: As `unmask.tokens.prepare.prepare`; or the folder holds prepared data already.
-        Interrupted: SIGINT or SIGTERM; the parts that were done are kept.
+    Example: unmask prepare corpus.txt --out data/mine
     """
-    recipe = load_recipe(options=options, overrides=settings)
-    if DataFolder(out).is_complete and not resume and not overwrite:
-        raise RunError(
-            f"{out} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
-            "--out"
-        )
-    with Interruption(GOES_ON), ConsoleReporter() as reporter:
-        manifest = prepare(
-            paths,
-            out,
-            corpus=recipe.corpus,
-            tokenizer=recipe.tokenizer,
-            annotation=recipe.annotation,
-            workers=workers,
-            resume=resume,
-            overwrite=overwrite,
-            notify=reporter.stage,
-            note=reporter.note,
-        )
-    for text in describe(manifest):
-        reporter.note(text)
-    for name, split in (("training", manifest.train), ("held out", manifest.validation)):
-        reporter.note(f"{name}: {split.documents:,} documents, {split.bytes:,} bytes, {split.tokens:,} tokens")
-    reporter.note(f"{manifest.bytes / manifest.tokens:.2f} bytes a token; vocabulary {manifest.vocab_size:,}; {out}")
-    return {
-        "out": str(out),
-        "documents": manifest.documents,
-        "bytes": manifest.bytes,
-        "tokens": manifest.tokens,
-        "skipped": manifest.skipped,
-        "overlap": manifest.overlap,
-        "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
-        "vocab_size": manifest.vocab_size,
-        "train_tokens": manifest.train.tokens,
-        "validation_tokens": manifest.validation.tokens,
-        "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
-        "fingerprint": manifest.fingerprint,
-        "annotations": {
-            column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
-            for column, labels in manifest.annotations.items()
-        },
-        "labels": manifest.labels,
-        "unlabelled": manifest.unlabelled,
+    import unmask
+    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.show import show
+    from unmask.pretraining.dry_run import forecast_preparation
+    from unmask.pretraining.interrupt import GOES_ON, Interruption
+
+    columns = None if annotate is None else [name.strip() for name in annotate.split(",") if name.strip()]
+    asked: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "tokenizer_kind": tokenizer_kind,
+        "vocab_size": vocab_size,
+        "annotate": columns,
+        "settings": settings or (),
     }
+    if dry_run:
+        show(forecast_preparation(paths, **asked), as_json=as_json)
+        return
+    with Interruption(GOES_ON), ConsoleReporter() as reporter:
+        found = unmask.prepare(
+            paths, out=out, **asked, workers=workers, resume=resume, overwrite=overwrite, reporter=reporter
+        )
+    show(found, as_json=as_json)

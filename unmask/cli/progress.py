@@ -6,17 +6,18 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from unmask.evaluation.held_out import HeldOut
+from unmask.finetuning.fitting import Evaluated
+from unmask.finetuning.reporter import line_of
 from unmask.pretraining.arrivals import Arrivals
 from unmask.pretraining.predictions import Line
-from unmask.pretraining.pretrain import Run
-from unmask.report.margins import documents, margin
+from unmask.results import duration
 from unmask.training.loop import StepReport
 
 LINE_SECONDS = 15.0
@@ -27,15 +28,6 @@ RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 def console() -> Console:
     """The terminal behind stderr."""
     return Console(stderr=True, highlight=False, emoji=False)
-
-
-def duration(seconds: float) -> str:
-    """`4 s`, `2:05`, `1:02:05`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
 class ConsoleBar:
@@ -169,7 +161,7 @@ class ConsoleReporter(ConsoleBar):
         """Prints a line."""
         self.note(
             f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
-            f"{result.bits_per_byte:.3f} bits per byte"
+            f"{result.bits_per_token_byte:.3f} bits per token byte"
             + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
         )
 
@@ -186,58 +178,33 @@ class ConsoleReporter(ConsoleBar):
             self.console.print(text, soft_wrap=True)
 
 
+class FinetuneConsole(ConsoleBar):
+    """Draws the progress of a fine-tuning on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrivals = Arrivals()
+
+    def begin(self, seed: int, number: int, runs: int) -> None:
+        """A new bar."""
+        what = "training" if runs == 1 else f"seed {seed} ({number} of {runs})"
+        if runs > 1:
+            self.note(what)
+        self._arrivals = Arrivals()
+        self.begin_task(what)
+
+    def step(self, report: StepReport) -> None:
+        """Loss, and the time that is left at most."""
+        for arrived in self._arrivals.add(report):
+            left = arrived.seconds * (1.0 - arrived.progress) / arrived.progress
+            self.show(
+                arrived.progress, f"step {arrived.step:,}, loss {arrived.loss:.3f}, at most {duration(left)} left"
+            )
+
+    def evaluation(self, evaluated: Evaluated) -> None:
+        """Prints a line."""
+        self.note(f"  {line_of(evaluated)}")
+
+
 def _smooth(mean: float | None, value: float) -> float:
     return value if mean is None else mean + SMOOTHING * (value - mean)
-
-
-def _figure(found: dict[str, Any], name: str) -> str:
-    return f"{found[name]:.3f}{margin(found.get(f'{name}_interval'))}"
-
-
-def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a training from a checkpoint brought on the new text and cost on the old."""
-    return [
-        (
-            f"{name} text",
-            f"{_figure(found['before'], 'loss')} nats per token before, {_figure(found['after'], 'loss')} after; "
-            f"{_figure(found['before'], 'bits_per_byte')} bits per byte before, "
-            f"{_figure(found['after'], 'bits_per_byte')} after",
-        )
-        for name, found in domains.items()
-        if found is not None
-    ]
-
-
-def show_summary(run: Run) -> None:
-    """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""
-    s = run.summary
-    gain = s["unigram_entropy"] - s["validation_loss"]
-    out = console()
-    out.print()
-    for name, value in (
-        (
-            "held-out loss",
-            f"{s['validation_loss']:.3f}{margin(s.get('validation_loss_interval'))} nats per predicted token",
-        ),
-        (
-            "",
-            f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
-            f"({s['unigram_entropy']:.3f})",
-        ),
-        ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
-        ("bits per byte", f"{s['bits_per_byte']:.3f}{margin(s.get('bits_per_byte_interval'))}"),
-        *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
-        *(
-            (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
-            for name, figures in s.get("objectives", {}).items()
-        ),
-        *_domain_lines(s.get("domains") or {}),
-        ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
-        ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
-        ("model", s["model"]),
-        ("report", str(run.folder / "report.html")),
-    ):
-        out.print(f"{name:<14} {value}", markup=False, soft_wrap=True)
-    if (warning := s.get("validation_warning")) is not None:
-        out.print(f"\n{warning}", style="yellow", markup=False, soft_wrap=True)
-    out.print(f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."', markup=False, soft_wrap=True)

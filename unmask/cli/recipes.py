@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.table import Table
-
-from unmask.cli.progress import console
-from unmask.recipe.recipe import describe_recipes
+from unmask.cli.options import JsonFlag
 
 
-def show_recipes() -> dict[str, Any]:
-    """Shows a line a recipe."""
-    recipes = describe_recipes()
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, description in recipes.items():
-        table.add_row(name, description)
-    console().print(table)
-    return {"recipes": recipes}
+def recipes(as_json: JsonFlag = False) -> None:
+    """List the packaged recipes.
+
+    Example: unmask recipes
+    """
+    import unmask
+    from unmask.cli.show import show
+
+    show(unmask.recipes(), as_json=as_json)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from unmask.collocations.lexicon import load_lexicon
 from unmask.comparing.folder import tokenizer_of
 from unmask.comparing.trials import Protocol, TaskFiles
 from unmask.corpus.sources import STDIN, find_sources
@@ -14,18 +15,22 @@ from unmask.errors import SettingsError
 from unmask.evaluation.minimal_pairs import read_pairs
 from unmask.evaluation.pair_accuracy import check_lengths
 from unmask.files import file_sha256
-from unmask.finetuning.files import Files, kind_of, read_files, settings_of
-from unmask.finetuning.labels import class_weights
-from unmask.finetuning.metrics import needs_packages, selecting_metric
-from unmask.finetuning.settings import FinetuneSettings
-from unmask.lexicon.lexicon import load_lexicon
-from unmask.model.task_folder import TaskInfo
+from unmask.finetuning.files import (
+    Files,
+    class_weights,
+    needs_packages,
+    read_files,
+    selecting_metric,
+    settings_of,
+)
 from unmask.pretraining.data import check_annotations, check_preparation, is_prepared
 from unmask.pretraining.labels import check_labels
 from unmask.pretraining.lexicon import named_lexicon
 from unmask.pretraining.start import check_tokenizer
 from unmask.recipe.recipe import Recipe
-from unmask.tasks.records import WordsRecord
+from unmask.tasks.known import task_named
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Task
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.manifest import load_manifest
 
@@ -143,19 +148,19 @@ def _pairs(protocol: Protocol) -> dict[str, str]:
 def _task(protocol: Protocol) -> dict[str, str]:
     if protocol.task is None:
         return {}
-    files, info, settings = _task_read(protocol.task, protocol.of_finetuning)
-    class_weights(files.train, info, settings.class_weights)
+    files, task, settings = _task_read(protocol.task, protocol.of_finetuning)
+    class_weights(files.train, task, settings.class_weights)
     return {path: file_sha256(Path(path)) for path in protocol.task.paths.values()}
 
 
-def _task_read(task: TaskFiles, overrides: Sequence[str]) -> tuple[Files, TaskInfo, FinetuneSettings]:
+def _task_read(named: TaskFiles, overrides: Sequence[str]) -> tuple[Files, Task, FinetuneSettings]:
     """The files as fine-tuning will read them, and what it will do."""
-    kind, settings = kind_of(task.kind), settings_of(overrides)
+    kind, settings = task_named(named.kind), settings_of(overrides)
     needs_packages()
-    paths = {name: Path(path) for name, path in task.paths.items()}
-    files, info = read_files(kind, paths, settings, lambda remark: None)  # every run says it
-    selecting_metric(info, settings.metric)
-    return files, info, settings
+    paths = {name: Path(path) for name, path in named.paths.items()}
+    files, task = read_files(kind, paths, settings, lambda remark: None)  # every run says it
+    selecting_metric(task, settings.metric)
+    return files, task, settings
 
 
 def items_of(protocol: Protocol) -> dict[str, int]:
@@ -168,12 +173,8 @@ def items_of(protocol: Protocol) -> dict[str, int]:
         UnmaskError: As `read_inputs`.
     """
     found = {} if protocol.pairs is None else {"pairs_error": len(read_pairs(Path(protocol.pairs)))}
-    if protocol.task is None or protocol.task.kind == "regress":
+    if protocol.task is None:
         return found
-    files, info, settings = _task_read(protocol.task, protocol.of_finetuning)
-    of_entities = selecting_metric(info, settings.metric).startswith("entity_")
-    items = 0
-    for record in (files.test or files.validation).records:
-        tags = record.tags or () if isinstance(record, WordsRecord) else ("",)
-        items += sum(tag != "O" for tag in tags) if of_entities else len(tags)
-    return found | {"task_error": max(1, items) * settings.seeds}
+    files, task, settings = _task_read(protocol.task, protocol.of_finetuning)
+    items = task.items((files.test or files.validation).records, selecting_metric(task, settings.metric))
+    return found if items is None else found | {"task_error": max(1, items) * settings.seeds}

@@ -13,7 +13,6 @@ from unmask.errors import SettingsError
 from unmask.files import read_object, write_atomically
 from unmask.finetuning.finetune import finetune
 from unmask.finetuning.fitting import Evaluated
-from unmask.finetuning.metrics import LOWER_IS_BETTER
 from unmask.finetuning.reporter import line_of
 from unmask.inference.evaluate import check_rates, evaluate
 from unmask.inference.model import load
@@ -23,6 +22,7 @@ from unmask.pretraining.interrupt import GOES_ON, Interrupted
 from unmask.pretraining.pretrain import pretrain
 from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
+from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.training.hardware import choose_device
 from unmask.training.loop import StepReport
 
@@ -179,7 +179,7 @@ def measured_run(
         model = load(run.folder / "model")
         model.to(choose_device())
         measured = evaluate(model, data, rates=protocol.rates, pseudo_tokens=0, notify=reporter.notify)
-        content = {"name": name, "seed": seed, **measured, "steps": run.summary["steps"]}
+        content = {"name": name, "seed": seed, **measured.to_dict(), "steps": run.summary["steps"]}
         if protocol.pairs is not None:
             content["pairs_error"] = 1.0 - score(model, protocol.pairs, notify=reporter.notify)["accuracy"]
         if protocol.task is not None:

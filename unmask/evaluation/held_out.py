@@ -65,8 +65,9 @@ class HeldOut:
         loss_interval: That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
             `unmask.evaluation.uncertainty`.
         accuracy: Share of the predicted tokens whose most likely token is right.
-        bits_per_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens.
-        bits_per_byte_interval: As for the loss.
+        bits_per_token_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (What `evaluate`
+            calls `bits_per_byte` is over words of the raw text, and compares between tokenizers.)
+        bits_per_token_byte_interval: As for the loss.
         predicted_tokens: How many there were.
         documents: In how many source documents, or groups of them, they stand.
         unit: What these are: `documents` or `groups`.
@@ -77,8 +78,8 @@ class HeldOut:
     loss_stderr: float | None
     loss_interval: tuple[float, float] | None
     accuracy: float
-    bits_per_byte: float
-    bits_per_byte_interval: tuple[float, float] | None
+    bits_per_token_byte: float
+    bits_per_token_byte_interval: tuple[float, float] | None
     predicted_tokens: int
     documents: int
     objectives: Mapping[str, Figures] = field(default_factory=dict)
@@ -154,8 +155,8 @@ class HeldOutSet:
             loss_stderr=loss.stderr,
             loss_interval=loss.interval,
             accuracy=float(right_G.sum() / tokens_G.sum()),
-            bits_per_byte=float(losses_G.sum() / math.log(2.0) / max(bytes_G.sum(), 1.0)),
-            bits_per_byte_interval=bits.interval,
+            bits_per_token_byte=float(losses_G.sum() / math.log(2.0) / max(bytes_G.sum(), 1.0)),
+            bits_per_token_byte_interval=bits.interval,
             predicted_tokens=len(losses_N),
             documents=loss.draws,
             unit=self.unit,

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from unmask.exporting.onnx_readme import write_readme
 from unmask.exporting.onnx_writer import OPSET, data_file, missing_onnx, write_int8, write_onnx
 from unmask.exporting.subject import Subject, open_subject
 from unmask.model.folder import CONFIG
+from unmask.results import Readable, Sheet, Shown
 
 log = logging.getLogger("unmask")
 _OTHERS = {CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"}
@@ -38,22 +40,34 @@ class GraphFile:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Export:
+@dataclass(frozen=True, repr=False)
+class Export(Readable):
     """A finished export.
 
     Attributes:
+        model: What was exported, as it was named.
         folder: Where the files are.
         graphs: By the name of the file.
     """
 
+    model: str
     folder: Path
     graphs: dict[str, GraphFile]
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
         graphs = {name: asdict(graph) for name, graph in self.graphs.items()}
         return {"out": str(self.folder), "format": "onnx", "opset": OPSET, "graphs": graphs}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a graph."""
+        rows = [
+            (name, f"{graph.bytes / 1e6:.1f}", f"{graph.largest_difference:.1e}", ", ".join(graph.outputs))
+            for name, graph in self.graphs.items()
+        ]
+        yield Sheet(("graph", ">MB", ">largest difference", "outputs"), rows)
+        yield f"in {self.folder}, with a README for onnxruntime and TensorRT; check them again with"
+        yield f"unmask verify {self.model} --onnx {self.folder}"
 
 
 def export(
@@ -96,7 +110,7 @@ def export(
             _replace(out, Path(made))
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
-    return Export(out, graphs)
+    return Export(str(model), out, graphs)
 
 
 def _write(subject: Subject, folder: Path, *, int8: bool) -> dict[str, GraphFile]:

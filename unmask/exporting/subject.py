@@ -20,7 +20,7 @@ from unmask.inference.model import Model, load
 from unmask.model.find import find_weights
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.model.folder_layout import FolderLayout
-from unmask.model.task_folder import does_task
+from unmask.tasks.known import does_task
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from unmask.exporting.task_checks import task_head_equals_ours
 from unmask.exporting.tokenizer_checks import tokenizer_in_transformers, tokenizer_round_trip
 from unmask.exporting.transformers_side import missing_transformers, transformers_equals_ours
 from unmask.model.foreign_folder import runs_in_transformers
+from unmask.results import Readable, Sheet, Shown, Styled
 
 _OURS: dict[str, Callable[[Subject], Check | str]] = {
     "files_unchanged": files_unchanged,
@@ -43,8 +44,8 @@ _NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "tr
 _OF_TASKS: dict[str, Callable[[Subject], Check | str]] = {"task_head_equals_ours": task_head_equals_ours}
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Readable):
     """What the checks of a model came to.
 
     Attributes:
@@ -62,10 +63,23 @@ class Verification:
         """Whether all that were made passed."""
         return all(check.passed for check in self.checks.values())
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
         checks = {name: asdict(check) for name, check in self.checks.items()}
         return {"model": str(self.folder), "checks": checks, "skipped": self.skipped, "passed": self.passed}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a check."""
+        rows: list[tuple[str | Styled, ...]] = []
+        for name, check in self.checks.items():
+            verdict = Styled("passed", "green") if check.passed else Styled("FAILED", "bold red")
+            rows.append((name.replace("_", " "), verdict, _difference(check), check.detail))
+        for name, reason in self.skipped.items():
+            rows.append((name.replace("_", " "), Styled("not made", "yellow"), "", reason))
+        yield Sheet(("check", "", ">difference", ""), rows)
+        failed, made = sum(not check.passed for check in self.checks.values()), len(self.checks)
+        not_made = f", {len(self.skipped)} not made" if self.skipped else ""
+        yield f"{failed} of {made} checks failed" if failed else f"all {made} checks passed{not_made}"
 
 
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
@@ -112,6 +126,12 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         else:
             checks[name] = result
     return Verification(subject.folder, checks, skipped)
+
+
+def _difference(check: Check) -> str:
+    if check.largest_difference is None:
+        return "none"
+    return f"{check.largest_difference:.1e}" if check.largest_difference else "0"
 
 
 def _graph_jobs(subject: Subject, onnx: str | Path | None) -> dict[str, Callable[[Subject], Check | str]] | str:

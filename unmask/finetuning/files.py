@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.finetuning.labels import check_unseen, numbers_for_tags, task_info
-from unmask.finetuning.reading import Labelled, read_labelled
-from unmask.finetuning.settings import FinetuneSettings
-from unmask.model.task_folder import TaskInfo, TaskKind
+from unmask.model.folder_layout import Pooling
 from unmask.recipe.overrides import apply_overrides, set_value
 from unmask.settings import validated
+from unmask.tasks.labelled import read_labelled
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Labelled, Task, few
+
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
 
 
 @dataclass(frozen=True)
@@ -23,17 +27,6 @@ class Files:
     train: Labelled
     validation: Labelled
     test: Labelled | None
-
-
-def kind_of(task: str) -> TaskKind:
-    """The kind of a task that a user named.
-
-    Raises:
-        SettingsError: There is none of this name.
-    """
-    if task not in get_args(TaskKind):
-        raise SettingsError(f"unknown task {task!r}; known are {', '.join(get_args(TaskKind))}")
-    return task  # type: ignore[return-value]  # just compared
 
 
 def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
@@ -56,15 +49,21 @@ def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
 
 
 def read_files(
-    kind: TaskKind, paths: Mapping[str, Path], settings: FinetuneSettings, note: Callable[[str], None]
-) -> tuple[Files, TaskInfo]:
+    kind: type[Task],
+    paths: Mapping[str, Path],
+    settings: FinetuneSettings,
+    note: Callable[[str], None],
+    *,
+    pooling: Pooling = "first",
+) -> tuple[Files, Task]:
     """Reads the files of a task.
 
     Args:
-        kind: Of the task.
+        kind: The task.
         paths: Of `train` and `validation`, and of `test` where there is one.
         settings: Name columns.
-        note: Told which columns were found, of tags without names, and of labels that the model cannot give.
+        note: Told which columns were found, and what is remarkable about labels.
+        pooling: What whole texts will be told from.
 
     Returns:
         The files, and what a model of the training file will do.
@@ -76,13 +75,58 @@ def read_files(
     if train.columns is not None:
         found = {name: column for name, column in vars(train.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
-    info = task_info(train, kind, settings)
-    if remark := numbers_for_tags(train, info):
+    task = kind.learned_from(train, settings, pooling)
+    if remark := task.remark(train):
         note(remark)
     others = {}
     for name in ("validation", "test"):
         if name in paths:
             others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
-            if remark := check_unseen(others[name], info, train.path):
+            if remark := task.check(others[name], train.path):
                 note(remark)
-    return Files(train, others["validation"], others.get("test")), info
+    return Files(train, others["validation"], others.get("test")), task
+
+
+def class_weights(train: Labelled, task: Task, wanted: str | Mapping[str, float] | None) -> list[float] | None:
+    """Weights of the losses by class, in the order of the classes.
+
+    Raises:
+        SettingsError: The task has no classes, or the table names others than the training file.
+
+    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
+    """
+    if wanted is None:
+        return None
+    counts = Counter(name for record in train.records for name in task.classes_of(record))
+    if not counts:
+        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
+    if not isinstance(wanted, str):
+        if unknown := sorted(set(wanted) - set(task.names)):
+            raise SettingsError(
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
+            )
+        return [wanted.get(name, 1.0) for name in task.names]
+    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
+
+
+def selecting_metric(task: Task, wanted: str | None) -> str:
+    """The metric that the best model is chosen by.
+
+    Raises:
+        SettingsError: The task has no such metric.
+    """
+    names = task.metric_names
+    if wanted is not None and wanted not in names:
+        raise SettingsError(f"finetune.metric = {wanted!r}: metrics of this task are {', '.join(names)}")
+    return wanted or names[0]
+
+
+def needs_packages() -> None:
+    """Finds out before training that the packages that metrics need are there.
+
+    Raises:
+        SettingsError: One is missing.
+    """
+    for name, package in _PACKAGES.items():
+        if importlib.util.find_spec(name) is None:
+            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.files import file_sha256
-from unmask.finetuning.files import kind_of, read_files, settings_of
+from unmask.finetuning.files import needs_packages, read_files, settings_of
 from unmask.finetuning.folder import ResultFolder
-from unmask.finetuning.forecast import forecast
-from unmask.finetuning.metrics import needs_packages
+from unmask.finetuning.forecast import FinetuneForecast, forecast
 from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
 from unmask.finetuning.runs import Runs
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.start import load_pretrained, pooling_for
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
 from unmask.recipe.checkpoint import checkpoint_sha256
-from unmask.tasks.model import TaskModel, load_fine_tuned
+from unmask.results import Readable, Sheet, Shown
+from unmask.tasks.known import task_named
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task_model import TaskModel, load_fine_tuned
 from unmask.tokens.loading import load_tokenizer
 
 
-@dataclass(frozen=True)
-class FineTuned:
-    """A finished fine-tuning.
+@dataclass(frozen=True, repr=False)
+class FineTuned(Readable):
+    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`.
 
     Attributes:
         folder: Its folder.
@@ -41,6 +42,31 @@ class FineTuned:
     def model(self) -> TaskModel:
         """The best model."""
         return load_fine_tuned(self.folder / "model")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"a fine-tuning has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a metric, and what to do next."""
+        summary = self.summary
+        several = len(summary["seeds"]) > 1
+        heads = ["", ">best model", *[">mean (± 95 %, over seeds)"] * several, *[">test"] * ("test_mean" in summary)]
+        rows = []
+        for name, value in summary["metrics"].items():
+            mean = [_mean(summary, name)] if several else []
+            test = [_number(summary["test_metrics"][name])] if "test_metrics" in summary else []
+            rows.append((name.replace("_", " "), _number(value), *mean, *test))
+        yield Sheet(tuple(heads), rows)
+        yield f"\nmodel   {summary['model']}"
+        yield f"report  {self.folder / 'report.html'}"
+        yield f"\nTry it: unmask predict {summary['model']} FILE"
 
 
 def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -61,13 +87,13 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     Args:
         model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
             its name on the hub.
-        task: `classify`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
+        task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
         train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
         validation: What the best model is told by.
         out: Folder of the result.
         test: What the best model is measured on besides.
         settings: `finetune.key=value` overrides of `FinetuneSettings`.
-        resume: Go on with the result in `out`, begun with the same files and settings, behind the last seed whose
+        resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
             training was over (from the beginning where there is none). More seeds may be asked for than before.
         overwrite: Replace the result in `out`.
         reporter: Told of the progress; None logs.
@@ -106,7 +132,7 @@ def forecast_finetune(
     test: str | Path | None = None,
     settings: Sequence[str] = (),
     reporter: FinetuneReporter | None = None,
-) -> dict[str, Any]:
+) -> FinetuneForecast:
     """What `finetune` would do with the same arguments; nothing is written. See `unmask.finetuning.forecast`.
 
     Raises:
@@ -125,10 +151,20 @@ def _opened(
     source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
 ) -> Runs:
     """Model and files, read and found to fit each other."""
-    kind = kind_of(task)
+    kind = task_named(task)
     needs_packages()
     tokenizer = load_tokenizer(source)
     pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
     pooling = pooling_for(pretrained, kind, settings.pooling)
-    files, info = read_files(kind, paths, settings, reporter.note)
-    return Runs(pretrained, tokenizer, files, replace(info, pooling=pooling), settings, reporter)
+    files, learned = read_files(kind, paths, settings, reporter.note, pooling=pooling)
+    return Runs(pretrained, tokenizer, files, learned, settings, reporter)
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def _mean(summary: dict[str, Any], name: str) -> str:
+    """Of the seeds, with half the width of its interval where they differ."""
+    margin = summary["margin"][name]
+    return _number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}")

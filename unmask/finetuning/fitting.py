@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from unmask.finetuning.layers import factors_of
-from unmask.finetuning.metrics import LOWER_IS_BETTER, Metrics, measure
-from unmask.finetuning.objectives import objective_of
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.stream import ExampleStream
-from unmask.model.task_folder import TaskInfo
-from unmask.model.task_network import TaskNetwork
-from unmask.tasks.examples import ROW, Example
-from unmask.tasks.network import outputs_of
-from unmask.tasks.predictions import Prediction
-from unmask.tasks.records import Record
-from unmask.tasks.task import Task
+from unmask.model.task_folder import TaskNetwork
+from unmask.tasks.inputs import ROW, Example
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
+from unmask.tasks.task_model import outputs_of
 from unmask.training.hardware import choose_dtype
 from unmask.training.loop import StepReport, train
 from unmask.training.optimizer import Optimizer
@@ -32,7 +28,7 @@ from unmask.training.state import LearnerState
 class HeldOutData:
     """Records that a model is measured on, as inputs."""
 
-    records: Sequence[Record]
+    records: Sequence[Any]
     examples: Sequence[Example]
 
 
@@ -94,8 +90,7 @@ class Plan:
     """What every run of a fine-tuning shares.
 
     Attributes:
-        info: What the model will do.
-        task: While it learns.
+        task: What the model learns.
         settings: As given.
         metric: What the best model is told by.
         weights: Of the losses by class; None: all 1.
@@ -103,7 +98,6 @@ class Plan:
         validation: What it is measured on.
     """
 
-    info: TaskInfo
     task: Task
     settings: FinetuneSettings
     metric: str
@@ -148,7 +142,7 @@ def fit(
             step=report.step,
             epoch=report.step / batches,
             loss=math.fsum(each.loss for each in reports) / len(reports),
-            metrics=evaluate(model, plan.info, plan.task, plan.validation)[0],
+            metrics=evaluate(model, plan.task, plan.validation)[0],
         )
         model.train()
         reports.clear()
@@ -187,22 +181,21 @@ def begin_training(model: TaskNetwork, plan: Plan, *, seed: int) -> Learning:
     model.encoder.compute_dtype = dtype
     optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, plan.settings.layer_decay))
     state = LearnerState(model, optimizer)
-    leading = objective_of(plan.info.kind, plan.weights, pooling=plan.info.pooling)
+    leading = plan.task.objective(plan.weights)
     return Learning(state, train(state, stream, None, training, leading=leading), stream.batches)
 
 
-def evaluate(model: TaskNetwork, info: TaskInfo, task: Task, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
+def evaluate(model: TaskNetwork, task: Task, data: HeldOutData) -> tuple[Metrics, list[Any]]:
     """Predicts and measures, in the type that the model computes in.
 
     Args:
         model: With the task's head; in evaluation mode afterwards.
-        info: What it does.
         task: The task.
         data: What it is measured on.
     """
     outputs = outputs_of(model.eval(), task, data.examples)
     predictions = task.decode(data.records, data.examples, outputs)
-    return measure(info, data.records, predictions), predictions
+    return task.measure(data.records, predictions), predictions
 
 
 def rank(metrics: Metrics, name: str) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator
 
 from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.runs import Runs
-from unmask.tasks.network import outputs_of
+from unmask.pretraining.dry_run import fact_lines, memory_fact
+from unmask.results import Result, Shown, duration
+from unmask.tasks.task_model import outputs_of
 from unmask.training.hardware import peak_memory
 from unmask.training.step_cost import step_cost
 
@@ -15,16 +17,46 @@ NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
 
 
-def forecast(runs: Runs) -> dict[str, Any]:
+class FinetuneForecast(Result):
+    """What a fine-tuning would do.
+
+    Attributes:
+        task, labels: What is learned.
+        examples: As in a summary.
+        learning_rate, num_parameters, seeds: Of the training.
+        steps: Of a seed, where it does not end early.
+        seconds: Of all seeds, likewise.
+        memory_bytes: The most that the process held; None where the system does not say.
+        device: `cpu` or `cuda`.
+    """
+
+    def shown(self) -> Iterator[Shown]:
+        """A fact a line."""
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        several = f" for each of {self.seeds} seeds" if self.seeds > 1 else ""
+        counts = self.examples.items()
+        yield from fact_lines(
+            [
+                *(
+                    (name, f"{each['records']:,} examples, {each['inputs']:,} inputs, {each['truncated']:,} cut")
+                    for name, each in counts
+                ),
+                ("model", f"{self.task}{labels}; {self.num_parameters:,} parameters without the head"),
+                (
+                    "training",
+                    f"at most {self.steps:,} steps{several} at a learning rate of {self.learning_rate:.2g}, "
+                    f"{duration(self.seconds)} in all on {self.device}",
+                ),
+                memory_fact(self.memory_bytes),
+            ]
+        )
+
+
+def forecast(runs: Runs) -> FinetuneForecast:
     """Measures a few steps on the real model.
 
     Args:
         runs: Files and model, read.
-
-    Returns:
-        `task`, `labels`, `examples` (as in a summary), `learning_rate`, `num_parameters`, `seeds`, `steps` (of a seed,
-        where it does not end early), `seconds` (of all seeds, likewise), `memory_bytes` (the most that the process
-        held), `device`.
 
     Raises:
         UnmaskError: As the real training.
@@ -39,15 +71,17 @@ def forecast(runs: Runs) -> dict[str, Any]:
     evaluation = (time.monotonic() - begin) * len(plan.validation.examples) / len(examples)
     steps = settings.epochs * learning.batches
     evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
-    return {
-        "task": runs.info.kind,
-        "labels": list(runs.info.names),
-        "examples": runs.ledger,
-        "learning_rate": settings.learning_rate_for(model.config.hidden_size),
-        "num_parameters": model.num_encoder_parameters,
-        "seeds": settings.seeds,
-        "steps": steps,
-        "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
-        "memory_bytes": peak_memory(model.encoder.device),
-        "device": str(model.encoder.device),
-    }
+    return FinetuneForecast(
+        {
+            "task": runs.task.kind,
+            "labels": list(runs.task.names),
+            "examples": runs.ledger,
+            "learning_rate": settings.learning_rate_for(model.config.hidden_size),
+            "num_parameters": model.num_encoder_parameters,
+            "seeds": settings.seeds,
+            "steps": steps,
+            "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
+            "memory_bytes": peak_memory(model.encoder.device),
+            "device": str(model.encoder.device),
+        }
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from unmask.model.encoder import MaskedLM
-from unmask.model.task_network import TaskNetwork
+from unmask.model.task_folder import TaskNetwork
 
 _ENCODER = "encoder.model."  # before the names that transformers gives
 _POOLER, _EMBEDDING = "pooler", "embed"
@@ -29,8 +29,8 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
 def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
     """The share of the learning rate that a parameter of ours takes.
 
-    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what stands
-    behind the last layer goes with it.
+    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what comes
+    after the last layer goes with it.
     """
 
     def factor(name: str) -> float:

@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from unmask.finetuning.fitting import Evaluated
-from unmask.finetuning.metrics import Metrics
+from unmask.tasks.task import Metrics
 from unmask.training.loop import StepReport
 
 log = logging.getLogger("unmask")

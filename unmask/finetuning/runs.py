@@ -5,33 +5,28 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from unmask.evaluation.intervals import mean_interval
-from unmask.files import write_atomically
-from unmask.finetuning.files import Files
+from unmask.files import write_atomically, writing
+from unmask.finetuning.files import Files, class_weights, selecting_metric
 from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
 from unmask.finetuning.folder import FinishedRun, ResultFolder
-from unmask.finetuning.labels import class_weights, mean_and_deviation
-from unmask.finetuning.metrics import Metrics, right_and_predicted, selecting_metric
-from unmask.finetuning.reading import Labelled
 from unmask.finetuning.reporter import FinetuneReporter
-from unmask.finetuning.saving import last_layer, save_network, save_tokenizer, unscale
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.finetuning.start import Pretrained, begin
 from unmask.model.checksums import write_checksums
-from unmask.model.task_folder import TaskInfo
-from unmask.model.task_network import TaskNetwork
+from unmask.model.foreign import ForeignTask
+from unmask.model.foreign_folder import save_foreign_task
+from unmask.model.task_folder import TaskHead, TaskNetwork, save_task_model
 from unmask.report.finetune_page import write_finetune_report
-from unmask.tasks.encoding import InputEncoder
-from unmask.tasks.examples import Encoded
-from unmask.tasks.model import open_fine_tuned
-from unmask.tasks.predictions import Prediction
-from unmask.tasks.task import Task, task_of
-from unmask.tasks.text import NumberTask
+from unmask.tasks.inputs import Encoded, InputEncoder
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Labelled, Metrics, Task
+from unmask.tasks.task_model import open_fine_tuned
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.hardware import choose_device
 
@@ -43,7 +38,7 @@ class Runs:
         pretrained: The encoder; it stays as it is.
         tokenizer: Its tokenizer.
         files: What is learned from and measured on.
-        info: What the model will do.
+        task: What the model will do.
         settings: As given.
         reporter: Told of the progress.
 
@@ -56,25 +51,20 @@ class Runs:
         pretrained: Pretrained,
         tokenizer: Tokenizer,
         files: Files,
-        info: TaskInfo,
+        task: Task,
         settings: FinetuneSettings,
         reporter: FinetuneReporter,
     ) -> None:
-        self.pretrained, self.tokenizer, self.info, self.files = pretrained, tokenizer, info, files
+        self.pretrained, self.tokenizer, self.task, self.files = pretrained, tokenizer, task, files
         self.settings, self.reporter = settings, reporter
         self.encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
         self.ledger: dict[str, dict[str, int]] = {}
-        self.task = task_of(info)
-        learning: Task = self.task
-        if isinstance(learning, NumberTask):
-            mean, deviation = mean_and_deviation(files.train)
-            learning = replace(learning, mean=mean, deviation=deviation)
+        learning = task.while_learning(files.train)
         self.plan = Plan(
-            info=info,
             task=learning,
             settings=settings,
-            metric=selecting_metric(info, settings.metric),
-            weights=class_weights(files.train, info, settings.class_weights),
+            metric=selecting_metric(task, settings.metric),
+            weights=class_weights(files.train, task, settings.class_weights),
             train=self._encoded("train", files.train, learning, with_targets=True).examples,
             validation=self._held_out("validation", files.validation),
         )
@@ -100,8 +90,9 @@ class Runs:
             is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
             if is_best:
                 place = folder.waiting(number + 1)
-                save_network(fitted.model, self.info, place)
-                save_tokenizer(self.tokenizer, place, self.encoder)
+                save_network(fitted.model, self.task.task_head, place)
+                # so that transformers gives the model the token types that it was trained with
+                self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
                 write_checksums(place)
             runs.append(FinishedRun(figures, history, is_best))
             folder.keep(runs)
@@ -113,9 +104,8 @@ class Runs:
         Raises:
             ModelError: The model cannot do the task.
         """
-        model = begin(self.pretrained, self.info, seed=seed, settings=self.settings)
-        if isinstance(self.plan.task, NumberTask):
-            last_layer(model)  # an error before training, where there is none
+        model = begin(self.pretrained, self.task, seed=seed, settings=self.settings)
+        self.plan.task.check_network(model)
         return model.to(choose_device())
 
     def _rank(self, figures: dict[str, Any]) -> float:
@@ -129,8 +119,7 @@ class Runs:
             on_step=self.reporter.step,
             on_evaluation=self.reporter.evaluation,
         )
-        if isinstance(self.plan.task, NumberTask):
-            unscale(fitted.model, mean=self.plan.task.mean, deviation=self.plan.task.deviation)
+        self.plan.task.finish(fitted.model)
         fitted.model.encoder.compute_dtype = torch.float32  # what is reported is what the saved model does elsewhere
         return fitted
 
@@ -149,8 +138,8 @@ class Runs:
             figures["test_metrics"] = self._measure(fitted.model, self.test)[0]
         return figures
 
-    def _measure(self, model: TaskNetwork, data: HeldOutData) -> tuple[Metrics, list[Prediction]]:
-        return evaluate(model, self.info, self.task, data)
+    def _measure(self, model: TaskNetwork, data: HeldOutData) -> tuple[Metrics, list[Any]]:
+        return evaluate(model, self.task, data)
 
     def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun]) -> dict[str, Any]:
         """The summary and the report; what is told of the best model is told by the one that was saved."""
@@ -159,13 +148,13 @@ class Runs:
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {
             "model": str(folder.model),
-            "task": self.info.kind,
+            "task": self.task.kind,
             "metric": self.plan.metric,
             "metrics": own["metrics"],
             "best_seed": own["seed"],
             "seeds": runs,
             **_spread("metrics", runs),
-            "labels": list(self.info.names),
+            "labels": list(self.task.names),
             "examples": self.ledger,
             "learning_rate": self.settings.learning_rate_for(self.pretrained.config.hidden_size),
             "num_parameters": best.num_encoder_parameters,
@@ -178,7 +167,7 @@ class Runs:
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run.history],
-            classes=right_and_predicted(self.plan.validation.records, predictions),
+            classes=self.task.right_and_predicted(self.plan.validation.records, predictions),
             files={name: file.path.name for name, file in vars(self.files).items() if file is not None},
         )
         write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
@@ -214,10 +203,23 @@ class Runs:
         return encoded
 
     def _announce(self) -> None:
-        info, records = self.info, self.ledger["train"]["records"]
-        what = f", {len(info.names)} labels" if info.names and info.kind != "regress" else ""
+        names, records = self.task.names, self.ledger["train"]["records"]
+        what = f", {len(names)} labels" if len(names) > 1 else ""
         rate = self.settings.learning_rate_for(self.pretrained.config.hidden_size)
-        self.reporter.note(f"{info.kind}: {records:,} training examples{what}; learning rate {rate:.2g}")
+        self.reporter.note(f"{self.task.kind}: {records:,} training examples{what}; learning rate {rate:.2g}")
+
+
+def save_network(model: TaskNetwork, head: TaskHead, folder: Path) -> None:
+    """Writes a model that transformers' class for the task loads, with the same logits.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    with writing(folder, SafetensorError):
+        if isinstance(model, ForeignTask):
+            save_foreign_task(model, head, folder)
+        else:
+            save_task_model(model, head, folder)
 
 
 def _spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:

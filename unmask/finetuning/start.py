@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.errors import SettingsError
-from unmask.finetuning.settings import FinetuneSettings
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS, load_model
 from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import ForeignPretrained, foreign_with_head, load_foreign, runs_in_transformers
-from unmask.model.task_folder import OF_TEXTS, TaskInfo, TaskKind, with_task_head
-from unmask.model.task_network import TaskNetwork
+from unmask.model.task_folder import TaskNetwork, with_task_head
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Task
 from unmask.tokens.tokenizer import Tokenizer
 
 Pretrained = MaskedLM | ForeignPretrained
@@ -34,37 +34,35 @@ def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | Non
     return load_model(folder, mask_id=special.mask)
 
 
-def pooling_for(pretrained: Pretrained, kind: TaskKind, asked: Pooling | None) -> Pooling:
+def pooling_for(pretrained: Pretrained, kind: type[Task], asked: Pooling | None) -> Pooling:
     """What whole texts are told from.
 
     Args:
         pretrained: The encoder.
-        kind: Of the task.
+        kind: The task.
         asked: What the settings say.
 
     Raises:
         SettingsError: The model's head, or the task, has no place for it.
     """
-    if isinstance(pretrained, ForeignPretrained) or kind not in OF_TEXTS:
+    if isinstance(pretrained, ForeignPretrained) or not kind.of_texts:
         if asked is not None:
-            whose = "the task has no whole texts" if kind not in OF_TEXTS else "transformers' head pools in its own way"
-            raise SettingsError(f"finetune.pooling={asked}: {whose}; leave it away")
+            whose = "transformers' head pools in its own way" if kind.of_texts else "the task has no whole texts"
+            raise SettingsError(f"finetune.pooling={asked}: {whose}; omit it")
         return "first"
     layout = pretrained.config.layout
     has_choice = LAYOUTS[layout].pooling_key is not None
     if asked == "mean" and not has_choice:
-        raise SettingsError(
-            f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; leave it away"
-        )
+        raise SettingsError(f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it")
     return asked or ("mean" if has_choice else "first")
 
 
-def begin(pretrained: Pretrained, info: TaskInfo, *, seed: int, settings: FinetuneSettings) -> TaskNetwork:
+def begin(pretrained: Pretrained, task: Task, *, seed: int, settings: FinetuneSettings) -> TaskNetwork:
     """A network before its first step.
 
     Args:
         pretrained: The encoder; it stays as it is.
-        info: What the head is for.
+        task: What the head is for.
         seed: Of the head's weights, and of all where all are drawn.
         settings: Dropout and initial weights.
 
@@ -73,5 +71,5 @@ def begin(pretrained: Pretrained, info: TaskInfo, *, seed: int, settings: Finetu
     """
     drawn = settings.initial_weights == "random"
     if isinstance(pretrained, ForeignPretrained):
-        return foreign_with_head(pretrained, info, seed=seed, dropout=settings.dropout, trained=not drawn)
-    return with_task_head(pretrained, info, seed=seed, dropout=settings.dropout, trained=not drawn)
+        return foreign_with_head(pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn)
+    return with_task_head(pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unmask.hashing import permutation
 from unmask.packing.stream import Batch, Cursor
-from unmask.tasks.examples import Example, pack_examples
+from unmask.tasks.inputs import Example, pack_examples
 
 _ORDER = 11  # sets this order apart from those of pretraining
 
@@ -41,7 +41,7 @@ class ExampleStream:
         self._alone = alone
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> Batch:
-        """The batch at a place, and the place behind it.
+        """The batch at a place, and the place after it.
 
         Rows and their length are what the examples need, whatever is asked for; special tokens count as tokens here.
         """
@@ -50,5 +50,5 @@ class ExampleStream:
         examples = [self.examples[number] for number in order[begin:end]]
         packed = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)
         is_last = cursor.window + 1 == self.batches
-        behind = Cursor(cursor.epoch + 1) if is_last else Cursor(cursor.epoch, cursor.window + 1)
-        return Batch(packed.rows, cursor.epoch, sum(map(len, examples)), behind)
+        after = Cursor(cursor.epoch + 1) if is_last else Cursor(cursor.epoch, cursor.window + 1)
+        return Batch(packed.rows, cursor.epoch, sum(map(len, examples)), after)

@@ -1,17 +1,24 @@
-"""Embedding all texts of a file, of any size, into a file of vectors."""
+"""Embedding all texts of a file, of any size, into a file of vectors; as a verb, too."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from unmask.corpus.texts import NamedText, TextFile
 from unmask.errors import CorpusError
-from unmask.inference.embed import EmbedSettings, embed_texts
-from unmask.inference.model import Model
-from unmask.inference.vector_files import Writing
+from unmask.inference.embed import EmbedSettings, LongTexts, embed_texts
+from unmask.inference.model import Model, Precision, load
+from unmask.inference.vector_files import Writing, check_out
+from unmask.model.folder_layout import Pooling
+from unmask.results import Result, Shown
+from unmask.training.hardware import choose_device, keep_freed_memory
 
+log = logging.getLogger("unmask")
 PART_TEXTS = 8192
 PART_CHARS = 1 << 22
 
@@ -29,6 +36,110 @@ class EmbedReport:
     texts: int
     tokens: int
     long_texts: int
+
+
+class EmbeddedFile(Result):
+    """A file of vectors.
+
+    Attributes:
+        out: The file.
+        dimension: Of a vector.
+        pooling, normalize: How they were made.
+        texts, tokens, long_texts: As in `EmbedReport`.
+        skipped: What was passed over, and how often.
+        seconds: That it took.
+        column, id_column: Where texts and their ids stood; None where the file has no columns.
+    """
+
+    out: str
+    dimension: int
+    pooling: Pooling
+    normalize: bool
+    texts: int
+    tokens: int
+    long_texts: int
+    skipped: dict[str, int]
+    seconds: float
+    column: str | None
+    id_column: str | None
+
+    def shown(self) -> Iterator[Shown]:
+        """A line."""
+        yield (
+            f"{self.texts:,} texts, {self.tokens:,} tokens, {self.texts / self.seconds:,.0f} texts a second; "
+            f"vectors of {self.dimension} in {self.out}"
+        )
+
+
+def embed(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: str | Path | Model,
+    file: str | Path,
+    *,
+    out: str | Path,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    long_texts: LongTexts = "error",
+    column: str | None = None,
+    id_column: str | None = None,
+    precision: Precision = "float32",
+    overwrite: bool = False,
+    note: Callable[[str], None] = log.info,
+    notify: Callable[[str, int, int | None], None] | None = None,
+) -> EmbeddedFile:
+    """Embeds the texts of a file; `Model.embed` does so for texts in memory.
+
+    Args:
+        model: A model, its folder, or its name on the hub.
+        file: Text, a text a line; or a table, or any other kind that is read.
+        out: A .npy file; or .parquet, which holds ids.
+        pooling, normalize, long_texts: As for `Model.embed_settings`.
+        column, id_column: Of a table; None: found.
+        precision: As for `load`.
+        overwrite: Whether `out` is replaced.
+        note: Told what was decided, in lines.
+        notify: Told what is done, how many characters of it, and of how many (None: not known).
+
+    Raises:
+        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
+    """
+    target = Path(out)
+    check_out(target, overwrite=overwrite)
+    loaded = model if isinstance(model, Model) else load(model, precision=precision)
+    how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+    loaded.to(choose_device())
+    texts = TextFile(str(file), column=column, id_column=id_column)
+    keep_freed_memory()
+    size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
+    done, begin = 0, time.perf_counter()
+    note(texts.describe())
+    taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
+    note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
+
+    def count(chars: int) -> None:
+        nonlocal done
+        done += chars
+        if notify is not None:
+            notify("embedding", done, size if size is not None and size > done else None)
+
+    report = embed_file(loaded, texts, target, how, notify=count)
+    for reason, number in texts.skipped.items():
+        note(f"passed over: {number:,} {reason}")
+    if report.long_texts:
+        what = "split into parts" if how.long_texts == "split" else "cut off"
+        longest = loaded.network.config.max_position_embeddings
+        note(f"longer than the model's {longest} tokens, and {what}: {report.long_texts:,} texts")
+    figures: dict[str, Any] = {
+        "out": str(target),
+        "dimension": loaded.network.config.hidden_size,
+        "pooling": how.pooling,
+        "normalize": how.normalize,
+        **asdict(report),
+        "skipped": dict(texts.skipped),
+        "seconds": time.perf_counter() - begin,
+        "column": texts.source.column,
+        "id_column": texts.id_column,
+    }
+    return EmbeddedFile(figures)
 
 
 def embed_file(

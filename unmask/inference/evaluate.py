@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from unmask.evaluation.passages import Passage, passages_of_store, passages_of_t
 from unmask.evaluation.uncertainty import plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
+from unmask.margins import margin, over
+from unmask.results import Result, Sheet, Shown, Styled
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
 from unmask.tokens.shards import TokenStore
 
@@ -29,9 +31,107 @@ PSEUDO_TOKENS = 1_000
 LENGTH = 512
 
 
+class Evaluation(Result):
+    """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
+
+    Attributes:
+        loss: Nats per predicted token. It and others have their 95 % interval over source documents by Student's t
+            (`loss_interval` and so on; None where there is none), and `loss_stderr` and `bits_per_byte_stderr` their
+            standard error; see `unmask.evaluation.uncertainty`.
+        accuracy: Share of the hidden tokens whose likeliest token is right; `accuracy_top5`: that has it among five.
+        perplexity: exp(loss).
+        bits_per_byte: Over hidden words of the raw text: compares between tokenizers. None where there are none.
+        predicted_tokens, predicted_bytes, predicted_documents: What these figures are of.
+        breakdown: Figures by `word_frequency`, `word_pieces`, `piece` and, where the text is annotated,
+            `part_of_speech`.
+        by_rate: All of these at each rate.
+        pseudo_perplexity: With tokens hidden one at a time; with `pseudo_log_loss`, `pseudo_log_loss_stderr`,
+            `pseudo_log_loss_interval` and `pseudo_tokens`. Not there where nobody asked for it.
+        warning: Where there are few documents; None else.
+        unit: `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted
+            instead, and intervals are over them.
+        tokens, documents: That were looked at.
+        share: Of the text that these are, about.
+        columns: Of tables, by the path of each: where its text stands.
+        masks, length: As asked for.
+        words: `text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with
+            the same tokenizer only.
+        crossing_tokens: Share of the tokens that stand on several words of the text.
+    """
+
+    loss: float
+    loss_stderr: float | None
+    loss_interval: list[float] | None
+    accuracy: float
+    accuracy_top5: float
+    perplexity: float
+    bits_per_byte: float | None
+    predicted_tokens: int
+    predicted_documents: int
+    by_rate: dict[str, dict[str, Any]]
+    breakdown: dict[str, dict[str, dict[str, Any]]]
+    warning: str | None
+    unit: str
+    tokens: int
+    documents: int
+    share: float
+    columns: dict[str, str]
+    masks: int
+    length: int
+    words: str
+    crossing_tokens: float
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a rate, and what kinds of tokens are hard."""
+        for path, column in self.columns.items():
+            yield Styled(f"{path}: the text is in column {column!r}", "dim")
+        whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
+        yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
+        yield self._by_rate()
+        yield ""
+        yield self._breakdown()
+        if self.to_dict().get("pseudo_perplexity") is not None:
+            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one a time)"
+        if self.warning is not None:
+            yield Styled(f"\n{self.warning}", "yellow")
+
+    def _by_rate(self) -> Sheet:
+        heads = ("hidden", "loss ± 95 %", "accuracy", "top 5", "perplexity", "bits/byte ± 95 %", "tokens")
+        rows = []
+        for rate, figures in self.by_rate.items():
+            bits = figures["bits_per_byte"]
+            rows.append(
+                (
+                    f"{float(rate):.0%}",
+                    f"{figures['loss']:.3f}{margin(figures['loss_interval'])}",
+                    f"{figures['accuracy']:.1%}",
+                    f"{figures['accuracy_top5']:.1%}",
+                    f"{figures['perplexity']:.1f}",
+                    "" if bits is None else f"{bits:.3f}{margin(figures['bits_per_byte_interval'])}",
+                    f"{figures['predicted_tokens']:,}",
+                )
+            )
+        return Sheet(tuple(f">{head}" for head in heads), rows, over(self.unit))
+
+    def _breakdown(self) -> Sheet:
+        rows = [
+            (
+                "" if number else name.replace("_", " "),
+                kind,
+                f"{figures['loss']:.3f}",
+                f"{figures['accuracy']:.1%}",
+                f"{figures['predicted_tokens']:,}",
+            )
+            for name, kinds in self.breakdown.items()
+            for number, (kind, figures) in enumerate(kinds.items())
+        ]
+        first = next(iter(self.by_rate))
+        return Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"at {float(first):.0%}, by")
+
+
 def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    model: Model | Scorable,
-    paths: Sequence[str | Path],
+    model: Model | Scorable | str | Path,
+    paths: str | Path | Sequence[str | Path],
     *,
     rates: Sequence[float] = (RATE,),
     masks: int = MASKS,
@@ -40,11 +140,12 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     pseudo_tokens: int = PSEUDO_TOKENS,
     column: str | None = None,
     notify: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
 
     Args:
-        model: Any masked language model; see `unmask.inference.scorable.load_scorable`.
+        model: Any masked language model, or its folder, or its name on the hub; see
+            `unmask.inference.scorable.load_scorable`.
         paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer.
         rates: Shares of the tokens (and of the words) that are hidden, each evaluated apart, whatever the model was
             trained at.
@@ -57,20 +158,6 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         column: Where the text of tables stands: a name, or a number counted from 0. None finds it.
         notify: Told what is done, how many tokens of it, and of how many.
 
-    Returns:
-        `loss` (nats per predicted token), `accuracy`, `accuracy_top5`, `perplexity`, `bits_per_byte`; for each of them
-        the 95 % interval over source documents by Student's t (`loss_interval` and so on; None where there is none),
-        and `loss_stderr` and `bits_per_byte_stderr`, see `unmask.evaluation.uncertainty`; `predicted_tokens`,
-        `predicted_bytes`, `predicted_documents` and `breakdown` (by `word_frequency`, `word_pieces`, `piece` and, where
-        the text is annotated, `part_of_speech`) at the first rate, and all of them in `by_rate`; `pseudo_perplexity`,
-        `pseudo_log_loss`, `pseudo_log_loss_stderr`, `pseudo_log_loss_interval`, `pseudo_tokens`; `warning` (where there
-        are few documents; None else); `unit` (`documents`, or `groups` where the text was prepared with
-        `corpus.holdout_groups`: then these are counted instead, and intervals are over them); `tokens` and `documents`
-        that were looked at, `share` (of the text that these
-        are, about), `columns` (of tables, by the path of each: where its text stands), `masks`, `length`; `words`
-        (`text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with the same
-        tokenizer only) and `crossing_tokens` (share of the tokens that stand on several words of the text).
-
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
             range; or a loss of the model is no finite number.
@@ -79,28 +166,30 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     scorable = as_scorable(model)
     size = _length(scorable, length)
     with naming_column():
-        text = _read(scorable, paths, max_tokens, column)
+        text = _read(scorable, [paths] if isinstance(paths, str | Path) else paths, max_tokens, column)
 
     def measured(what: str, total: int) -> Measured:
         count = _counted(notify, what, total)
         return Measured(scorable.network, scorable.tokenizer, size, masks, count)
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
-    return {
-        **(first := next(iter(by_rate.values()))),
-        "by_rate": by_rate,
-        "warning": few_draws(first["predicted_documents"], text.unit),
-        **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
-        "tokens": text.tokens,
-        "unit": text.unit,
-        "documents": len({passage.document for passage in text.passages}),
-        "share": text.share,
-        "columns": text.columns,
-        "masks": masks,
-        "length": size,
-        "words": text.words,
-        "crossing_tokens": sum(passage.standing.num_crossing for passage in text.passages) / text.tokens,
-    }
+    return Evaluation(
+        {
+            **(first := next(iter(by_rate.values()))),
+            "by_rate": by_rate,
+            "warning": few_draws(first["predicted_documents"], text.unit),
+            **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
+            "tokens": text.tokens,
+            "unit": text.unit,
+            "documents": len({passage.document for passage in text.passages}),
+            "share": text.share,
+            "columns": text.columns,
+            "masks": masks,
+            "length": size,
+            "words": text.words,
+            "crossing_tokens": sum(passage.standing.num_crossing for passage in text.passages) / text.tokens,
+        }
+    )
 
 
 @dataclass(frozen=True)

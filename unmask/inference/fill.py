@@ -173,7 +173,11 @@ def _candidates(
     values_NK = first.log_probabilities_NK
     columns = (first.token_ids_NK.tolist(), values_NK.exp().tolist(), (~values_NK.isneginf()).tolist())
     each = (
-        tuple(Candidate(tokenizer.token(id_), id_, p) for id_, p, there in zip(*row, strict=True) if there)
+        tuple(
+            Candidate(tokenizer.token(id_), id_, p, tokenizer.text(id_))
+            for id_, p, there in zip(*row, strict=True)
+            if there
+        )
         for row in zip(*columns, strict=True)
     )
     return [tuple(next(each) for _ in text.query.places) for text in masked]

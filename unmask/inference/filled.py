@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+from unmask.results import Readable, Sheet, Shown, legible
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a mask."""
+    """A token that may stand at a mask.
+
+    Attributes:
+        token, token_id: As the vocabulary has it.
+        probability: At this mask.
+        text: What it stands for, without the marks of its family.
+    """
 
     token: str
     token_id: int
     probability: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,8 @@ class Filling:
     probability: float
 
 
-@dataclass(frozen=True)
-class Filled:
+@dataclass(frozen=True, repr=False)
+class Filled(Readable):
     """The result for a text.
 
     Attributes:
@@ -62,3 +74,33 @@ class Filled:
     masks: tuple[tuple[Candidate, ...], ...]
     fillings: tuple[Filling, ...]
     words: tuple[tuple[Word, ...], ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        found: dict[str, Any] = {
+            "masks": [{"candidates": [_plain(candidate) for candidate in mask]} for mask in self.masks],
+            "fillings": [asdict(filling) for filling in self.fillings],
+        }
+        return found if self.words is None else found | {"words": [[asdict(w) for w in words] for words in self.words]}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a rank, a column a mask; and the likeliest choices for all masks together."""
+        places: Sequence[Sequence[tuple[str, float]]]
+        if self.words is None:
+            places = [[(legible(each.text or each.token), each.probability) for each in mask] for mask in self.masks]
+        else:
+            places = [[(legible(each.text), each.probability) for each in words] for words in self.words]
+        several = len(places) > 1
+        heads = (head for n in range(1, len(places) + 1) for head in (f"mask {n}" if several else "mask", ">"))
+        columns = [[(text, f"{share:.1%}") for text, share in place] for place in places]
+        lines = zip_longest(*columns, fillvalue=("", ""))  # masks may have unequal numbers of candidates
+        yield Sheet(
+            ("", *heads), [(f"{rank}", *(c for cells in line for c in cells)) for rank, line in enumerate(lines, 1)]
+        )
+        if several and self.fillings:
+            yield "\ntogether:"
+            yield from (f"{filling.probability:7.2%}  {filling.text}" for filling in self.fillings)
+
+
+def _plain(candidate: Candidate) -> dict[str, Any]:
+    return {"token": candidate.token, "token_id": candidate.token_id, "probability": candidate.probability}

@@ -25,8 +25,7 @@ from unmask.model.folder import has_prediction_head, load_model
 from unmask.model.folder_layout import Pooling
 from unmask.model.foreign_folder import runs_in_transformers
 from unmask.model.sentence_files import read_normalize, read_pooling
-from unmask.tasks.model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
-from unmask.tasks.predictions import Prediction
+from unmask.tasks.task_model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.hardware import choose_dtype
@@ -204,8 +203,8 @@ class Model:
         network, known = OwnNetwork(self.network), checked_form(form)
         return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
 
-    def predict(self, inputs: Sequence[Any]) -> list[Prediction]:
-        """What a fine-tuned model says of each input; see `unmask.tasks.model.TaskModel.predict`.
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """What a fine-tuned model says of each input; see `unmask.tasks.task_model.TaskModel.predict`.
 
         Raises:
             ModelError: The folder is not that of a fine-tuned model.
@@ -223,7 +222,7 @@ class Model:
         """
         if self.fine_tuned is not None:
             raise ModelError(
-                f"{self.folder}: fine-tuned ({self.fine_tuned.info.kind}), so it predicts no tokens any more; use "
+                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
                 "predict or embed, or give the model that it was made from"
             )
         if not self.has_head:
@@ -231,6 +230,29 @@ class Model:
                 f"{self.folder}: a bare encoder without a masked-language-model head, which predicts no tokens; "
                 "pretrain it first (--from), use embed, or give another model"
             )
+
+
+def fill(
+    model: str | Path | Model,
+    text: str,
+    *,
+    top_k: int = 5,
+    joint: Joint = "beam",
+    candidates: Sequence[str] | None = None,
+    max_pieces: int = 1,
+) -> Filled:
+    """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
+
+    Args:
+        model: A model, its folder, or its name on the hub.
+        text: With one or several masks.
+        top_k, joint, candidates, max_pieces: See `unmask.inference.fill.FillSettings`.
+
+    Raises:
+        UnmaskError: As `load` and `Model.fill`.
+    """
+    loaded = model if isinstance(model, Model) else load(model)
+    return loaded.fill(text, top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
 
 
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:

@@ -14,6 +14,7 @@ from unmask.model.find import find_model
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
 from unmask.model.foreign_folder import unsupported
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.training.hardware import choose_device
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,19 @@ class Scorable:
     tokenizer: Tokenizer
 
 
-def as_scorable(model: Model | Scorable) -> Scorable:
-    """A loaded model in the form in which models are measured.
+def as_scorable(model: Model | Scorable | str | Path) -> Scorable:
+    """A model in the form in which models are measured; one that is loaded here is moved to the device that there is.
 
     Raises:
-        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder.
+        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `load_scorable`.
+        TokenizerError: As `load_scorable`.
     """
     if isinstance(model, Scorable):
         return model
+    if isinstance(model, str | Path):
+        loaded = load_scorable(model)
+        loaded.network.to(choose_device())
+        return loaded
     model.check_head()
     return Scorable(model.folder, OwnNetwork(model.network), model.tokenizer)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,30 +14,67 @@ from unmask.evaluation.pair_accuracy import Accuracy, few_paradigms, score_pairs
 from unmask.evaluation.pseudo import checked_form
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
+from unmask.results import Result, Sheet, Shown, Styled
+
+
+class Scored(Result):
+    """In how many minimal pairs a model prefers the sentence that is right.
+
+    Attributes:
+        accuracy: Of all pairs, ties one half.
+        interval: That holds it in 95 of 100 cases.
+        interval_over: `paradigms`, or `pairs` where there is one paradigm or all came out the same.
+        pairs, num_paradigms, ties: How many.
+        phenomena, phenomena_intervals: Accuracy and interval of each phenomenon.
+        by_phenomenon, paradigms: The first six of these, of each phenomenon and each paradigm.
+        warning: Where there are few paradigms; None else.
+        form: Of the pseudo-log-likelihood.
+    """
+
+    accuracy: float
+    interval: list[float]
+    interval_over: str
+    pairs: int
+    num_paradigms: int
+    ties: int
+    phenomena: dict[str, float]
+    phenomena_intervals: dict[str, list[float]]
+    by_phenomenon: dict[str, dict[str, Any]]
+    paradigms: dict[str, dict[str, Any]]
+    warning: str | None
+    form: str
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a phenomenon."""
+        rows: list[tuple[str | Styled, ...]] = [
+            (name, f"{found['accuracy']:.1%}", _interval(found["interval"]), _over(found))
+            for name, found in self.by_phenomenon.items()
+        ]
+        every = ("all", f"{self.accuracy:.1%}", _interval(self.interval), _over(self.to_dict()))
+        rows.append(tuple(Styled(cell, "bold") for cell in every))
+        yield Sheet(("phenomenon", ">accuracy", ">95 % interval", "over"), rows)
+        yield Styled(f"{self.pairs:,} pairs, {self.ties:,} ties (one half each); 50 % is chance", "dim")
+        if self.warning is not None:
+            yield Styled(self.warning, "yellow")
 
 
 def score(
-    model: Model | Scorable,
+    model: Model | Scorable | str | Path,
     pairs: str | Path,
     *,
     form: str = "plain",
     pairs_per_paradigm: int | None = None,
     notify: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Any]:
+) -> Scored:
     """Scores a model on minimal pairs in BLiMP's format.
 
     Args:
-        model: Any masked language model; see `unmask.inference.scorable.load_scorable`.
+        model: Any masked language model, or its folder, or its name on the hub; see
+            `unmask.inference.scorable.load_scorable`.
         pairs: A file of JSON lines, a folder of such, or a tar archive of such.
         form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.evaluation.pseudo`.
         pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
         notify: Told what is done, how many tokens of it, and of how many.
-
-    Returns:
-        `accuracy` over all pairs, ties one half, `interval` (95 %), `interval_over` (`paradigms`, or `pairs` where
-        there is one paradigm or all came out the same), `pairs`, `num_paradigms`, `ties`, `phenomena` (name to
-        accuracy), `phenomena_intervals`, `by_phenomenon` and `paradigms` (name to the first six of these), `warning`
-        (where there are few paradigms; None else), `form`.
 
     Raises:
         UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
@@ -57,16 +94,28 @@ def score(
     scorable = as_scorable(model)
     told = None if notify is None else partial(notify, "each token hidden in turn")
     result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=told)
-    return {
-        **_plain(result.overall),
-        "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
-        "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
-        "by_phenomenon": {name: _plain(found) for name, found in result.phenomena.items()},
-        "warning": few_paradigms(result.overall),
-        "paradigms": {name: _plain(found) for name, found in result.paradigms.items()},
-        "form": known,
-    }
+    return Scored(
+        {
+            **_plain(result.overall),
+            "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
+            "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
+            "by_phenomenon": {name: _plain(found) for name, found in result.phenomena.items()},
+            "warning": few_paradigms(result.overall),
+            "paradigms": {name: _plain(found) for name, found in result.paradigms.items()},
+            "form": known,
+        }
+    )
 
 
 def _plain(found: Accuracy) -> dict[str, Any]:
     return {**asdict(found), "interval": list(found.interval)}
+
+
+def _over(found: dict[str, Any]) -> str:
+    """What an interval takes as drawn, and how many of it."""
+    number = found["num_paradigms" if found["interval_over"] == "paradigms" else "pairs"]
+    return f"{number:,} {found['interval_over']}"
+
+
+def _interval(interval: list[float]) -> str:
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"

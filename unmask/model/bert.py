@@ -6,6 +6,7 @@ from typing import Any
 
 from unmask.model.config import EncoderConfig
 from unmask.model.folder_layout import FolderLayout, read_values
+from unmask.model.heads import stored_heads
 from unmask.model.layouts import Layout
 from unmask.model.names import Names
 
@@ -148,12 +149,7 @@ BERT = FolderLayout(
             r"head\.dense\.(weight|bias)": ("cls.predictions.transform.dense.{}",),
             r"head\.norm\.(weight|bias)": ("cls.predictions.transform.LayerNorm.{}",),
             r"head\.bias": ("cls.predictions.bias",),
-            r"pair_head\.pooler\.(weight|bias)": ("bert.pooler.dense.{}",),
-            r"label_head\.dense\.(weight|bias)": ("bert.pooler.dense.{}",),
-            r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
-            r"tag_head\.(weight|bias)": ("classifier.{}",),
-            r"answer_head\.(weight|bias)": ("qa_outputs.{}",),
-            r"pair_head\.classifier\.(weight|bias)": ("cls.seq_relationship.{}",),
+            **stored_heads("bert"),
         },
         kept=("bert.pooler.", "cls.seq_relationship."),
         aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},

@@ -8,7 +8,7 @@ for 22 layers as for three, and gradient checkpointing stays outside. It is comp
 number of sequences in them; the loss for any number of targets, which falls while a mask rate falls. Evaluation runs
 uncompiled, since its shapes change from batch to batch.
 
-Compiling happens in the first steps, backward passes included, and may fail there: `unmask.training.uncompiled`.
+Compiling happens in the first steps, backward passes included, and may fail there: `unmask.training.retries`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,15 @@ from unmask.errors import ModelError
 from unmask.hashing import mix_ints
 from unmask.model.attention import Plan, rotary_table
 from unmask.model.block import Block, Seeds, run_block
-from unmask.model.boundary_head import BoundaryHead
 from unmask.model.choice import abilities_of, choose_attention
 from unmask.model.config import EncoderConfig
 from unmask.model.head import MLMHead
-from unmask.model.label_head import LabelHead
-from unmask.model.pair_head import PairHead
-from unmask.model.parts import Linear, Norm, dropout
+from unmask.model.heads import Head, LabelHead, PairHead
+from unmask.model.parts import Norm, dropout
 from unmask.model.sequences import Sequences
 
 _CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
+H = TypeVar("H", bound=nn.Module)
 
 
 class Encoder(nn.Module):
@@ -180,45 +179,36 @@ class Encoder(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """An encoder with the masked-language-model head, and those of other objectives where a training has them.
+    """An encoder with the masked-language-model head, and others where objectives or a task have them.
 
     Args:
         config: Of the encoder.
-        pairs: Whether pairs are told from each other.
-        boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
-        label_names: The classes of documents that are told from each other; None: there is no such head.
-        num_tags: Tags of tokens that are told from each other; None: there is no such head.
-        answers: Whether begin and end of an answer are found among the tokens.
+        heads: Each stands in the model under its own name (`unmask.model.heads`); the order is that in which weights
+            are drawn.
 
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
             back (BERT's pooler), by the names they have there.
     """
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        *,
-        pairs: bool = False,
-        boundary_length: int | None = None,
-        label_names: Sequence[str] | None = None,
-        num_tags: int | None = None,
-        answers: bool = False,
-    ) -> None:
+    def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
         self.head = MLMHead(config)
-        self.pair_head = PairHead(config) if pairs else None
-        self.boundary_head = None if boundary_length is None else BoundaryHead(config, boundary_length)
-        self.label_names = None if label_names is None else tuple(label_names)
-        self.label_head: LabelHead | None = None
-        if label_names is not None:
-            own_dense = config.parts.label_dense and not pairs
-            self.label_head = LabelHead(config, len(label_names), own_dense=own_dense)
-        self.tag_head = None if num_tags is None else Linear(config.hidden_size, num_tags, bias=True)
-        self.answer_head = Linear(config.hidden_size, 2, bias=True) if answers else None
+        for head in heads:
+            self.add_module(head.name, head)
         self.kept_weights: dict[str, Tensor] = {}
+
+    def find_head(self, kind: type[H]) -> H | None:
+        """The head of a kind, where the model has one."""
+        return next((module for module in self.children() if isinstance(module, kind)), None)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The classes of whole texts that are told from each other; None: there is no such head."""
+        head = self.find_head(LabelHead)
+        return None if head is None else head.names
 
     def forward(
         self,
@@ -255,46 +245,26 @@ class MaskedLM(nn.Module):
         """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
-    def classify(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of the classes of documents, of their first tokens' hidden states [N, D].
+    def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of a task's head, of the hidden states [N, D] at the places that it is asked at.
 
         Args:
+            head: Its name.
             hidden_ND: The hidden states.
             dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
         """
-        assert self.label_head is not None
-        if not self.config.parts.label_dense:
+        found, pairs = self.get_submodule(head), self.find_head(PairHead)
+        if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
             hidden_ND = self.head.transform(hidden_ND)
-        elif self.pair_head is not None:
-            hidden_ND = self.pair_head.pool(hidden_ND)
-        return self.label_head(hidden_ND, dropout_seed=self._of_head(dropout_seed))
-
-    def tag(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of the tags of tokens, of their hidden states [N, D]; the seed as in `classify`."""
-        assert self.tag_head is not None
-        x_ND = self._of_token(hidden_ND)
-        return self.tag_head(dropout(x_ND, self.config.classifier_dropout, seed=self._of_head(dropout_seed)))
-
-    def find_answers(self, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, 2]: that an answer begins at a token, and that it ends there; of their hidden states [N, D].
-
-        Only ModernBERT's head drops something here, as in transformers; the seed as in `classify`.
-        """
-        assert self.answer_head is not None
-        x_ND = self._of_token(hidden_ND)
-        if not self.config.parts.label_dense:
-            x_ND = dropout(x_ND, self.config.classifier_dropout, seed=self._of_head(dropout_seed))
-        return self.answer_head(x_ND)
+        elif pairs is not None and isinstance(found, LabelHead):
+            hidden_ND = pairs.pool(hidden_ND)  # one pooler for both
+        return found(hidden_ND, dropout_seed=self._of_head(dropout_seed))
 
     def _of_head(self, dropout_seed: int | None) -> int | None:
         """The seed of what the classifier of a task drops, where it drops anything."""
         if dropout_seed is None or not self.training or self.config.classifier_dropout == 0.0:
             return None
         return mix_ints(dropout_seed, _CLASSIFIER)
-
-    def _of_token(self, hidden_ND: Tensor) -> Tensor:
-        """What heads of single tokens are given: ModernBERT's share the layer and norm of the prediction head."""
-        return hidden_ND if self.config.parts.label_dense else self.head.transform(hidden_ND)
 
     @property
     def pad_id(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.model.encoder import MaskedLM
+from unmask.model.heads import PairHead, heads_for
 
 
 def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: int) -> MaskedLM:
@@ -62,9 +63,9 @@ def with_positions(model: MaskedLM, num_positions: int) -> MaskedLM:
 
 def _rebuilt(model: MaskedLM, weights: Mapping[str, Tensor], **changes: int) -> MaskedLM:
     """A model of another size with these weights."""
-    assert model.pair_head is None, "a model that was loaded keeps these weights without using them"
-    assert model.boundary_head is None
-    built = MaskedLM(model.config.model_copy(update=changes), label_names=model.label_names)
+    assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
+    config = model.config.model_copy(update=changes)
+    built = MaskedLM(config, heads_for(config, label_names=model.label_names))
     built.load_state_dict(weights)
     built.kept_weights = model.kept_weights
     return built.train(model.training)

@@ -19,6 +19,7 @@ from unmask.model.bert import BERT
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder_layout import FolderLayout
+from unmask.model.heads import BoundaryHead, PairHead, heads_for
 from unmask.model.initialise import initialise_head
 from unmask.model.layouts import Layout
 from unmask.model.modernbert import MODERNBERT
@@ -28,7 +29,6 @@ from unmask.model.roberta_prelayernorm import ROBERTA_PRELAYERNORM
 log = logging.getLogger("unmask")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_UNSAVED = "boundary_head."  # a head that checkpoints hold and a model folder does not
 _CLASSIFIER = "cls.seq_relationship.weight"
 # A layout is named as transformers names it in `model_type`.
 LAYOUTS: dict[Layout, FolderLayout] = {
@@ -56,13 +56,13 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     ours = {
         name: parameter.detach().to("cpu", torch.float32)
         for name, parameter in model.named_parameters()
-        if not name.startswith(_UNSAVED)
+        if not name.startswith(f"{BoundaryHead.name}.")
     }
-    if model.boundary_head is not None:
+    if model.find_head(BoundaryHead) is not None:
         log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
     weights = model.kept_weights | layout.names.to_transformers(ours)
     content = layout.write_config(model.config)
-    if model.pair_head is not None or _CLASSIFIER in model.kept_weights:
+    if model.find_head(PairHead) is not None or _CLASSIFIER in model.kept_weights:
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
         content |= label_content(model.label_names) | layout.pooling_content("first")
@@ -154,7 +154,7 @@ def build_from_weights(
     Raises:
         ModelError: A weight is missing or of another shape.
     """
-    model = MaskedLM(config, label_names=label_names)
+    model = MaskedLM(config, heads_for(config, label_names=label_names))
     names = LAYOUTS[config.layout].names
     weights = names.canonical(weights)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -4,9 +4,9 @@ Such a network makes logits, and does so in its own way (some heads see the firs
 what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder change
 nothing:
 
-    classify, pairs, regress    [B, S, C]: the text's at its first position, 0 elsewhere
-    tag                         [B, S, C]
-    answer                      [B, S, 2]: that an answer begins there, and that it ends there
+    of whole texts    [B, S, C]: the text's at its first position, 0 elsewhere
+    of tokens         [B, S, C]
+    of answers        [B, S, 2]: that an answer begins there, and that it ends there
 
 A row holds one text, since these networks do not keep texts of a row apart.
 
@@ -26,7 +26,6 @@ from torch.nn import functional
 
 from unmask.errors import ModelError
 from unmask.model.sequences import Sequences
-from unmask.model.task_folder import TaskKind
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,15 @@ class ForeignEncoder(nn.Module):
 
     Args:
         model: Of transformers, with the task's head.
-        kind: Of the task.
 
     Attributes:
         compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
             not ours; weights stay in float32.
     """
 
-    def __init__(self, model: Any, kind: TaskKind) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.kind = kind
         self.compute_dtype = torch.float32
 
     @property
@@ -108,19 +105,12 @@ class ForeignEncoder(nn.Module):
             inputs["token_type_ids"] = token_type_ids_BS
         with self._precision(), drawn_from(dropout_seed if self.training else None, self.device):
             found = self.model(**inputs, return_dict=True)
-        return self._at_positions(found, input_ids_BS.shape[1]).float()
+        return _at_positions(found, input_ids_BS.shape[1]).float()
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.compute_dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
-
-    def _at_positions(self, found: Any, length: int) -> Tensor:
-        if self.kind == "answer":
-            return torch.stack([found.start_logits, found.end_logits], -1)
-        if self.kind == "tag":
-            return found.logits
-        return functional.pad(found.logits[:, None], (0, 0, 0, length - 1))
 
 
 class ForeignTask(nn.Module):
@@ -128,13 +118,12 @@ class ForeignTask(nn.Module):
 
     Args:
         model: Of transformers, with the task's head.
-        kind: Of the task.
         config: What its inputs look like.
     """
 
-    def __init__(self, model: Any, kind: TaskKind, config: ForeignConfig) -> None:
+    def __init__(self, model: Any, config: ForeignConfig) -> None:
         super().__init__()
-        self.encoder = ForeignEncoder(model, kind)
+        self.encoder = ForeignEncoder(model)
         self.config = config
 
     @property
@@ -147,17 +136,17 @@ class ForeignTask(nn.Module):
         """Those without heads."""
         return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
 
-    def classify(self, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits of texts, as they are: what is dropped was dropped by the encoder."""
+    def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """The logits as they are, whatever the head is called: what is dropped was dropped by the encoder."""
         return logits_NC
 
-    def tag(self, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits of tokens, as they are."""
-        return logits_NC
 
-    def find_answers(self, logits_N2: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits of begin and end, as they are."""
-        return logits_N2
+def _at_positions(found: Any, length: int) -> Tensor:
+    """What a head of transformers said, with an entry a position."""
+    if "start_logits" in found:
+        return torch.stack([found.start_logits, found.end_logits], -1)
+    of_tokens = found.logits.ndim == 3
+    return found.logits if of_tokens else functional.pad(found.logits[:, None], (0, 0, 0, length - 1))
 
 
 @contextmanager

@@ -21,16 +21,7 @@ from unmask.errors import ModelError, SettingsError, UnsupportedError
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file
 from unmask.model.foreign import ForeignConfig, ForeignTask, drawn_from
 from unmask.model.foreign_shape import foreign_config
-from unmask.model.task_folder import (
-    ARCHITECTURES,
-    KEY,
-    TaskInfo,
-    TaskKind,
-    does_task,
-    problem_type,
-    read_info,
-    task_content,
-)
+from unmask.model.task_folder import KEY, TaskHead
 
 _OTHER_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
@@ -88,11 +79,6 @@ def unsupported(folder: Path) -> str | None:
     return None
 
 
-def is_fine_tuned(folder: Path) -> bool:
-    """Whether the model of a folder for which `runs_in_transformers` holds does a task."""
-    return does_task(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-
-
 def import_transformers(folder: Path, kind: str | None) -> Any:
     """The library.
 
@@ -138,73 +124,75 @@ def load_foreign(folder: Path, *, vocab_size: int, pad_id: int, max_length: int 
 
 
 def foreign_with_head(
-    pretrained: ForeignPretrained, info: TaskInfo, *, seed: int, dropout: float | None, trained: bool = True
+    pretrained: ForeignPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
 ) -> ForeignTask:
     """A network with the same weights and a new head, as transformers draws it.
 
     Args:
         pretrained: The encoder.
-        info: What the head is for.
+        head: What it gets.
         seed: Of the head's weights; of all, where they are not taken over.
         dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
         trained: Whether the encoder's weights are taken over; else they are drawn anew.
 
     Raises:
-        ModelError: transformers has no head of this task for the model, or one that does not fit it.
+        ModelError: transformers has no such head for the model, or one that does not fit it.
         SettingsError: There is no rate of dropout to replace.
     """
     transformers = import_transformers(pretrained.folder, pretrained.theirs.model_type)
-    config = _config_for(pretrained, info, dropout)
-    auto = _auto(transformers, info.kind)
+    config = _config_for(pretrained, head, dropout)
+    auto = getattr(transformers, f"AutoModelFor{head.architecture}")
     with drawn_from(seed, torch.device("cpu")):
         try:
             model = auto.from_config(config, trust_remote_code=False)
         except _UNREADABLE as error:
             raise ModelError(
-                f"{pretrained.folder}: transformers has no head for the task {info.kind!r} for models of type "
+                f"{pretrained.folder}: transformers has no head for {head.architecture} for models of type "
                 f"{config.model_type!r} ({_reason(error)})"
             ) from error
     if trained:
         found = model.base_model.load_state_dict(pretrained.weights, strict=False)
         if lacking := [name for name in found.missing_keys if _POOLER not in name]:
             raise ModelError(f"{pretrained.folder}: the weights lack {_few(lacking)}, which {type(model).__name__} has")
-    return ForeignTask(model.float(), info.kind, pretrained.config)
+    return ForeignTask(model.float(), pretrained.config)
 
 
-def save_foreign_task(network: ForeignTask, info: TaskInfo, folder: Path) -> None:
+def save_foreign_task(network: ForeignTask, head: TaskHead, folder: Path) -> None:
     """Writes a network that transformers' class for the task loads, with the same logits.
 
     Args:
         network: With the task's head.
-        info: What it does.
+        head: That head.
         folder: Made where missing.
     """
     model = network.encoder.model
-    setattr(model.config, KEY, task_content(info))
+    setattr(model.config, KEY, dict(head.own))
     model.save_pretrained(folder)
     if (folder / WEIGHTS).is_file():  # safetensors makes files that only their owner may read
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
 
 
-def load_foreign_task(folder: Path, *, vocab_size: int, pad_id: int) -> tuple[ForeignTask, TaskInfo]:
+def load_foreign_task(
+    folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
+) -> ForeignTask:
     """Loads a fine-tuned network that unmask or transformers wrote.
 
     Args:
         folder: With a config.json for which `runs_in_transformers` holds.
+        head: As config.json has it.
         vocab_size, pad_id: The tokenizer's.
+        max_length: See `foreign_config`.
 
     Raises:
-        ModelError: The model is not fine-tuned for a task, transformers is not installed or cannot read the folder, or
-            weights are missing.
+        ModelError: transformers is not installed or cannot read the folder, or weights are missing.
     """
-    info = read_info(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = read_foreign(_auto(transformers, info.kind), folder, what=f"model for the task {info.kind!r}")
+    auto = getattr(transformers, f"AutoModelFor{head.architecture}")
+    model, missing = read_foreign(auto, folder, what=f"model for {head.architecture}")
     if missing:
         raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
     _check_vocabulary(model, folder, vocab_size)
-    config = foreign_config(model, folder, pad_id=pad_id, max_length=info.max_length)
-    return ForeignTask(model, info.kind, config).eval(), info
+    return ForeignTask(model, foreign_config(model, folder, pad_id=pad_id, max_length=max_length)).eval()
 
 
 def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
@@ -232,16 +220,16 @@ def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]
     return model.float(), sorted(report["missing_keys"])
 
 
-def _config_for(pretrained: ForeignPretrained, info: TaskInfo, dropout: float | None) -> Any:
+def _config_for(pretrained: ForeignPretrained, head: TaskHead, dropout: float | None) -> Any:
     config = copy.deepcopy(pretrained.theirs)
     config._name_or_path = ""  # else transformers 4 writes the folder into config.json
     setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
-    if info.names:
-        content = label_content(info.names)
-        config.id2label, config.label2id = dict(enumerate(info.names)), content["label2id"]
+    if head.names:
+        content = label_content(head.names)
+        config.id2label, config.label2id = dict(enumerate(head.names)), content["label2id"]
     else:
         config.num_labels = 2  # begin and end
-    config.problem_type = problem_type(info)
+    config.problem_type = head.problem_type
     if dropout is None:
         return config
     rates = [
@@ -254,10 +242,6 @@ def _config_for(pretrained: ForeignPretrained, info: TaskInfo, dropout: float | 
     for name in rates:
         setattr(config, name, dropout)
     return config
-
-
-def _auto(transformers: Any, kind: TaskKind) -> Any:
-    return getattr(transformers, f"AutoModelFor{ARCHITECTURES[kind]}")
 
 
 def _check_vocabulary(model: Any, folder: Path, vocab_size: int) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from unmask.model.config import EncoderConfig, Initialisation
 from unmask.model.encoder import MaskedLM
+from unmask.model.heads import BoundaryHead
 from unmask.model.parts import Linear
 
 CUTOFF = 2.0  # standard deviations
@@ -57,8 +58,9 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
                         module.weight.uniform_(-bound, bound, generator=generator)
                     case "he":
                         module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
-        if model.boundary_head is not None:  # last, so that other heads change nothing of what the encoder draws
-            _fill(model.boundary_head.places, std, generator)
+        boundary = model.find_head(BoundaryHead)
+        if boundary is not None:  # last, so that other heads change nothing of what the encoder draws
+            _fill(boundary.places, std, generator)
 
 
 def initialise_head(model: MaskedLM, *, seed: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from unmask.errors import UnsupportedError
 from unmask.model.config import EncoderConfig, Rotary
 from unmask.model.folder_layout import FolderLayout, read_values
+from unmask.model.heads import stored_heads
 from unmask.model.names import Names
 
 log = logging.getLogger("unmask")
@@ -27,8 +28,7 @@ NAMES = Names(
         r"head\.dense\.weight": ("head.dense.weight",),
         r"head\.norm\.weight": ("head.norm.weight",),
         r"head\.bias": ("decoder.bias",),
-        r"label_head\.classifier\.(weight|bias)": ("classifier.{}",),
-        r"(?:tag|answer)_head\.(weight|bias)": ("classifier.{}",),
+        **stored_heads("modernbert"),
     },
     known=("decoder.weight",),
     shared=("head.dense.weight", "head.norm.weight"),

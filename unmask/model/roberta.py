@@ -7,6 +7,7 @@ from typing import Any
 from unmask.model.bert import encoder_rows, read_family_config, write_family_config
 from unmask.model.config import EncoderConfig
 from unmask.model.folder_layout import FolderLayout
+from unmask.model.heads import stored_heads
 from unmask.model.layouts import Layout
 from unmask.model.names import Names
 
@@ -20,10 +21,7 @@ def roberta_names(root: str, rows: dict[str, tuple[str, ...]]) -> Names:
             r"head\.dense\.(weight|bias)": ("lm_head.dense.{}",),
             r"head\.norm\.(weight|bias)": ("lm_head.layer_norm.{}",),
             r"head\.bias": ("lm_head.bias",),
-            r"label_head\.dense\.(weight|bias)": ("classifier.dense.{}",),
-            r"label_head\.classifier\.(weight|bias)": ("classifier.out_proj.{}",),
-            r"tag_head\.(weight|bias)": ("classifier.{}",),
-            r"answer_head\.(weight|bias)": ("qa_outputs.{}",),
+            **stored_heads("roberta"),
         },
         kept=(f"{root}.pooler.",),
         aliases={"lm_head.decoder.bias": "lm_head.bias"},

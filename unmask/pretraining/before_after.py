@@ -16,9 +16,10 @@ from unmask.pretraining.watch import Watch
 from unmask.training.state import TrainState
 
 _FIGURES = (
-    "loss", "loss_stderr", "loss_interval", "accuracy", "perplexity", "bits_per_byte", "bits_per_byte_interval",
-    "predicted_tokens", "documents",
+    "loss", "loss_stderr", "loss_interval", "accuracy", "perplexity", "bits_per_token_byte",
+    "bits_per_token_byte_interval", "predicted_tokens", "documents",
 )  # fmt: skip
+_EARLIER = {"bits_per_byte": "bits_per_token_byte", "bits_per_byte_interval": "bits_per_token_byte_interval"}
 
 
 class BeforeAfter:
@@ -50,7 +51,10 @@ class BeforeAfter:
             `start`: what was done to the checkpoint; `domains`: by `new` and `old` the figures `before` and `after`;
             `old` is None where there is no old text.
         """
-        before = read_object(self.folder.before, START_ANEW)
+        before = {
+            name: found and {_EARLIER.get(key, key): value for key, value in found.items()}  # of a run that goes on
+            for name, found in read_object(self.folder.before, START_ANEW).items()
+        }
         after = {"new": _plain(new), "old": self._on_old_text(state)}
         return {
             "start": read_object(self.folder.start / FACTS, START_ANEW),
@@ -75,5 +79,5 @@ class BeforeAfter:
 def _plain(result: HeldOut) -> dict[str, Any]:
     """The figures as JSON takes them."""
     values = {name: getattr(result, name) for name in _FIGURES}
-    values |= {name: plain_interval(values[name]) for name in ("loss_interval", "bits_per_byte_interval")}
+    values |= {name: plain_interval(values[name]) for name in ("loss_interval", "bits_per_token_byte_interval")}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}

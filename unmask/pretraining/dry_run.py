@@ -10,8 +10,8 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from unmask.pretraining.labels import check_labels
 from unmask.pretraining.reporter import LogReporter
 from unmask.pretraining.sitting import Sitting
 from unmask.pretraining.start import check_tokenizer
-from unmask.recipe.recipe import Recipe
+from unmask.recipe.recipe import Recipe, load_recipe
+from unmask.results import Readable, Result, Shown, Styled, duration
 from unmask.tokens.letters import default_vocab_size
 from unmask.tokens.prepare import open_annotated, prepare
 from unmask.tokens.settings import TokenizerSettings
@@ -46,8 +47,8 @@ NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class TextForecast:
+@dataclass(frozen=True, repr=False)
+class TextForecast(Readable):
     """What a corpus holds.
 
     Attributes:
@@ -67,6 +68,109 @@ class TextForecast:
     seconds: float
     plan: str
     skipped: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return asdict(self)
+
+    def shown(self) -> Iterator[Shown]:
+        """What a preparation would do."""
+        yield from fact_lines(
+            [
+                *_text_lines(self.to_dict()),
+                ("vocabulary", f"{self.vocab_size:,}"),
+                ("preparation", f"about {duration(self.seconds)}"),
+                ("disk", f"about {self.tokens * 3 / 2**20:,.1f} MiB"),
+            ]
+        )
+
+
+class RunForecast(Result):
+    """What a run would do.
+
+    Attributes:
+        documents, bytes, tokens: Of training and held-out text; at least so many where `complete` is false.
+        complete: Whether all of the corpus was read.
+        plan, skipped: As in `TextForecast`.
+        vocab_size, num_parameters: Of the model.
+        steps, seconds, tokens_seen, epochs, tokens_per_second: Of the training.
+        prepare_seconds: Of the preparation.
+        memory_bytes: The most that the process held; None where the system does not say.
+        disk_bytes: At most.
+        device: `cpu` or `cuda`.
+        start: Lines on the checkpoint that it begins with.
+        by_clock: Whether the budget is one of minutes.
+    """
+
+    def shown(self) -> Iterator[Shown]:
+        """A fact a line."""
+        steps_are, time_is = ("about ", "") if self.by_clock else ("", "about ")
+        yield from fact_lines(
+            [
+                *(("start" if number == 0 else "", line) for number, line in enumerate(self.start)),
+                *_text_lines(self.to_dict()),
+                ("preparation", f"about {duration(self.prepare_seconds)}"),
+                ("model", f"{self.num_parameters:,} parameters, vocabulary {self.vocab_size:,}"),
+                (
+                    "training",
+                    f"{steps_are}{self.steps:,} steps in {time_is}{duration(self.seconds)}, "
+                    f"{self.tokens_per_second:,.0f} tokens a second on {self.device}",
+                ),
+                ("", f"{self.tokens_seen:,} tokens seen, {self.epochs:.1f} times the text"),
+                memory_fact(self.memory_bytes),
+                ("disk", f"{self.disk_bytes / 2**30:.2f} GiB at most, data and checkpoints"),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {name: value for name, value in super().to_dict().items() if name != "by_clock"}
+
+
+def fact_lines(facts: Iterable[tuple[str, str]]) -> Iterator[Shown]:
+    """What would happen, a name and a fact a line."""
+    yield from (f"{name:<12} {value}" for name, value in facts)
+    yield Styled("nothing was written (--dry-run)", "dim")
+
+
+def memory_fact(num_bytes: int | None) -> tuple[str, str]:
+    """What memory the first steps took; None where the system does not say."""
+    if num_bytes is None:
+        return "memory", "not known: this system does not say what a process takes"
+    return "memory", f"{num_bytes / 2**30:.1f} GiB, measured in the first steps"
+
+
+def _text_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    at_least = "" if found["complete"] else "at least "
+    counts = f"{found['documents']:,} documents, {found['bytes']:,} bytes, about {found['tokens']:,} tokens"
+    yield "text", f"{at_least}{counts}"
+    yield "", found["plan"]
+    yield from (("", f"left out: {number:,} {reason}") for reason, number in found["skipped"].items())
+
+
+def forecast_preparation(
+    paths: Sequence[str | Path],
+    *,
+    tokenizer: str | None = None,
+    tokenizer_kind: str | None = None,
+    vocab_size: int | None = None,
+    annotate: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
+) -> TextForecast:
+    """What `unmask.prepare` would do with the same arguments.
+
+    Raises:
+        UnmaskError: As the real preparation; or standard input is among the paths.
+    """
+    options = {
+        "tokenizer.path": tokenizer,
+        "tokenizer.kind": tokenizer_kind,
+        "tokenizer.vocab_size": vocab_size,
+        "annotation.columns": annotate,
+    }
+    recipe = load_recipe(options=options, overrides=tuple(settings))
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
 
 
 def forecast_text(
@@ -138,14 +242,8 @@ def _row(piece: TextPiece) -> dict[str, Any]:
     return {"text": piece.text, **({"label": piece.label} if piece.label else {}), **written_fields(piece.spans or {})}
 
 
-def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str, Any]:
+def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> RunForecast:
     """What `pretrain` would do with these files and this recipe.
-
-    Returns:
-        `documents`, `bytes`, `tokens` (of training and held-out text; at least so many where `complete` is false),
-        `vocab_size`, `num_parameters`, `steps`, `seconds` (of training), `tokens_seen`, `epochs`,
-        `tokens_per_second`, `prepare_seconds`, `memory_bytes` (the most that the process held), `disk_bytes`, `start`
-        (lines on the checkpoint that it begins with).
 
     Raises:
         UnmaskError: As the real run.
@@ -177,7 +275,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> dict[str
             data = open_prepared(scratch / "data")
         if recipe.start is not None:
             check_tokenizer(data.root, data.manifest, scratch / "run" / "start", recipe.start.checkpoint)
-        return {**_measured(data, text, recipe, scratch), "start": notes}
+        by_clock = recipe.training.minutes is not None
+        return RunForecast({**_measured(data, text, recipe, scratch), "start": notes, "by_clock": by_clock})
 
 
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.collocations.lexicon import Lexicon
 from unmask.errors import DataError
-from unmask.lexicon.lexicon import Lexicon
 from unmask.masking.scored import AnchorWeights, CentralityWeights, TfIdfWeights
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import Tables

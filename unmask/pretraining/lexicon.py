@@ -9,21 +9,132 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from unmask.collocations.build import CHUNK_TOKENS, build_lexicon
+from unmask.collocations.lexicon import Lexicon, load_lexicon
+from unmask.collocations.settings import LexiconSettings
 from unmask.errors import RunError, SettingsError
-from unmask.lexicon.build import CHUNK_TOKENS, build_lexicon
-from unmask.lexicon.lexicon import Lexicon, load_lexicon
-from unmask.lexicon.settings import LexiconSettings
+from unmask.hashing import permutation
 from unmask.masking.collocations import CollocationUnits
 from unmask.masking.hash_set import HashSet
 from unmask.masking.informative import InformativeWeights
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Tables
-from unmask.pretraining.data import PreparedData
-from unmask.pretraining.reporter import Reporter
-from unmask.settings import settings_within
+from unmask.pretraining.data import PreparedData, open_prepared
+from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.results import Result, Shown
+from unmask.settings import settings_within, validated
 from unmask.tokens.loading import as_tokenizer
+from unmask.tokens.tokenizer import Tokenizer
+
+_SHOWN = 8  # collocations and tokens of each kind
+
+
+class LexiconMade(Result):
+    """A lexicon, and some of what is in it.
+
+    Attributes:
+        out: The file.
+        collocations: How many it holds; `by_words`: of each number of words.
+        candidates, words: Of the text.
+        smallest_pmi: Of those that were kept, in nats; None where there are none.
+        min_count: As asked for.
+        fingerprint: Of the lexicon.
+        examples: Of the strongest and of some others: `text`, `pmi`, `count`.
+        tokens: The `most` and the `least` informative.
+    """
+
+    out: str
+    collocations: int
+    by_words: dict[str, int]
+    candidates: int
+    words: int
+    smallest_pmi: float | None
+    min_count: int
+    fingerprint: str
+    examples: dict[str, list[dict[str, Any]]]
+    tokens: dict[str, list[str]]
+
+    def shown(self) -> Iterator[Shown]:
+        """The strongest collocations, some of the others, and the most and the least informative tokens."""
+        for title, found in self.examples.items():
+            yield f"{title}:"
+            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in found)
+        yield from (f"{title} informative tokens: {' '.join(found)}" for title, found in self.tokens.items())
+        by_words = ", ".join(f"{count:,} of {n}" for n, count in self.by_words.items())
+        yield (
+            f"{self.collocations:,} collocations of {self.candidates:,} candidates in {self.words:,} words ({by_words} "
+            f"words); {self.out}"
+        )
+
+
+def lexicon(
+    data: str | Path,
+    *,
+    out: str | Path,
+    size: int | None = None,
+    min_count: int = 10,
+    max_words: int = 5,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> LexiconMade:
+    """Finds the collocations of prepared text, for masking them as a whole.
+
+    Args:
+        data: Folder that `prepare` has made.
+        out: File of the lexicon.
+        size: Most collocations; None: one for 256 words of text, at most 800,000.
+        min_count: Collocations stand in the text more often than this.
+        max_words: Words of the longest, up to 5.
+        overwrite: Whether `out` is replaced.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.
+    """
+    given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
+    settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
+    if target.is_dir():
+        raise RunError(f"{target} is a folder; --out takes a file")
+    if target.exists() and not overwrite:
+        raise RunError(f"{target} is already there; replace it with --overwrite, or give another --out")
+    opened = open_prepared(Path(data))
+    made = make_lexicon(opened, target, settings, reporter or LogReporter())
+    figures = {
+        "out": str(target),
+        "collocations": len(made),
+        "by_words": {str(n): int((made.num_words == n).sum()) for n in range(2, settings.max_words + 1)},
+        "candidates": made.facts["candidates"],
+        "words": made.facts["num_words"],
+        "smallest_pmi": float(made.pmi[-1]) if len(made) else None,
+        "min_count": settings.min_count,
+        "fingerprint": made.fingerprint,
+    }
+    return LexiconMade(figures | _examples(made, opened.tokenizer))
+
+
+def _examples(made: Lexicon, tokenizer: Tokenizer) -> dict[str, Any]:
+    others = np.sort(permutation(len(made), len(made))[:_SHOWN])
+    examples = {
+        title: [
+            {
+                "text": tokenizer.decode(made.ids_of(int(number))),
+                "pmi": float(made.pmi[number]),
+                "count": int(made.counts[number]),
+            }
+            for number in numbers
+        ]
+        for title, numbers in (("the strongest", np.arange(min(_SHOWN, len(made)))), ("some others", others))
+    }
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    order = ordinary[np.argsort(made.informativeness[ordinary], kind="stable")]
+    tokens = {
+        title: [tokenizer.token(int(id_)) for id_ in ids[:_SHOWN]]
+        for title, ids in (("most", order[::-1]), ("least", order))
+    }
+    return {"examples": examples, "tokens": tokens}
 
 
 def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:

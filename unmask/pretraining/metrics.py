@@ -87,7 +87,7 @@ class MetricsFile:
                 "validation_loss_stderr": result.loss_stderr,
                 "validation_loss_interval": result.loss_interval,
                 "validation_accuracy": result.accuracy,
-                "bits_per_byte": result.bits_per_byte,
+                "bits_per_token_byte": result.bits_per_token_byte,
                 "predicted_tokens": result.predicted_tokens,
                 "documents": result.documents,
                 "final": final,

@@ -11,6 +11,7 @@ from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
+from unmask.results import legible
 from unmask.tokens.tokenizer import Tokenizer
 
 LONGEST_LINE = 48  # tokens
@@ -79,17 +80,12 @@ def predict_lines(
             return lines
         if segment >= 0 and token_id not in tokenizer.special.around:
             predicted, chance = found.get(place, (None, None))
-            guess = None if predicted is None else shown(tokenizer.text(predicted))
+            guess = None if predicted is None else legible(tokenizer.text(predicted))
             text = tokenizer.text(token_id)
-            visible = text if predicted is None and text == " " else shown(text)
+            visible = text if predicted is None and text == " " else legible(text)
             line.append(PredictedToken(visible, tokenizer.space_before(token_id), guess, chance))
     _keep(lines, line)
     return lines
-
-
-def shown(text: str) -> str:
-    """A line break and a lone space by signs that can be seen."""
-    return "␣" if text == " " else text.replace("\n", "⏎")
 
 
 def _keep(lines: list[Line], line: Line) -> None:

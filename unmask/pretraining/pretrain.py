@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unmask.collocations.lexicon import load_lexicon
 from unmask.corpus.sources import STDIN, find_sources
 from unmask.errors import RunError, UnmaskError
 from unmask.files import read_object
 from unmask.hub.fetch import local_path
 from unmask.hub.needs import TOKENIZER
 from unmask.inference.model import Model, load
-from unmask.lexicon.lexicon import load_lexicon
+from unmask.margins import documents, margin
 from unmask.pretraining.begin import data_from_checkpoint
 from unmask.pretraining.claim import claim_recipe, claim_sources, masks_by_tokens, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
@@ -27,13 +28,14 @@ from unmask.pretraining.request import Request
 from unmask.pretraining.sitting import Sitting
 from unmask.recipe.checkpoint import find_checkpoint
 from unmask.recipe.recipe import Recipe
+from unmask.results import Readable, Shown, Styled, duration
 from unmask.tokens.data_folder import DataFolder
 from unmask.tokens.loading import load_tokenizer
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
+@dataclass(frozen=True, repr=False)
+class Run(Readable):
+    """A finished run. What its summary says stands in attributes, too: `run.validation_loss`.
 
     Attributes:
         folder: Its folder.
@@ -47,6 +49,49 @@ class Run:
     def model(self) -> Model:
         """The trained model."""
         return load(self.folder / "model")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"a run has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+    def shown(self) -> Iterator[Shown]:
+        """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""
+        s = self.summary
+        gain = s["unigram_entropy"] - s["validation_loss"]
+        bits = s["bits_per_token_byte"] if "bits_per_token_byte" in s else s["bits_per_byte"]  # as it was called before
+        for name, value in (
+            (
+                "held-out loss",
+                f"{s['validation_loss']:.3f}{margin(s.get('validation_loss_interval'))} nats per predicted token",
+            ),
+            (
+                "",
+                f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
+                f"({s['unigram_entropy']:.3f})",
+            ),
+            ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
+            ("bits per byte", f"{bits:.3f}{margin(s.get('bits_per_token_byte_interval'))} of hidden tokens"),
+            *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
+            *(
+                (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
+                for name, figures in s.get("objectives", {}).items()
+            ),
+            *_domain_lines(s.get("domains") or {}),
+            ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
+            ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
+            ("model", s["model"]),
+            ("report", str(self.folder / "report.html")),
+        ):
+            yield f"{name:<14} {value}"
+        if (warning := s.get("validation_warning")) is not None:
+            yield Styled(f"\n{warning}", "yellow")
+        yield f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."'
 
 
 def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -194,3 +239,21 @@ def _check_before(
 def _check_outside(path: Path, out: Path) -> None:
     if path.resolve().is_relative_to(out.resolve()):
         raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")
+
+
+def _figure(found: dict[str, Any], name: str) -> str:
+    return f"{found[name]:.3f}{margin(found.get(f'{name}_interval'))}"
+
+
+def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a training from a checkpoint brought on the new text and cost on the old."""
+    return [
+        (
+            f"{name} text",
+            f"{_figure(found['before'], 'loss')} nats per token before, {_figure(found['after'], 'loss')} after; "
+            f"{_figure(found['before'], 'bits_per_token_byte')} bits per token byte before, "
+            f"{_figure(found['after'], 'bits_per_token_byte')} after",
+        )
+        for name, found in domains.items()
+        if found is not None
+    ]

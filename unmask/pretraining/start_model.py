@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS, load_model
+from unmask.model.heads import BoundaryHead, LabelHead, PairHead
 from unmask.model.initialise import initialise
 from unmask.recipe.encoder import new_model
 from unmask.recipe.recipe import Recipe
@@ -38,13 +39,13 @@ def start_model(
     if model.label_names != found.label_names:
         weights = {name: weight for name, weight in weights.items() if not name.startswith("label_head.")}
     notes = []
-    if model.pair_head is not None:
+    if model.find_head(PairHead) is not None:
         pairs = _kept_pair_head(found)
         notes.append(f"the head for pairs is {_whose(bool(pairs))}")
         weights |= pairs
-    if model.label_head is not None:
+    if model.find_head(LabelHead) is not None:
         notes.append(f"the head for classes is {_whose(model.label_names == found.label_names)}")
-    if model.boundary_head is not None:
+    if model.find_head(BoundaryHead) is not None:
         notes.append(f"the head for span boundaries is {_whose(False)}")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -66,8 +67,9 @@ def _kept_pair_head(found: MaskedLM) -> dict[str, Tensor]:
     names = LAYOUTS[found.config.layout].names
     ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
     stored = {name: found.kept_weights.get(names.theirs(name)[0]) for name in ours}
-    if found.label_head is not None and found.label_head.dense is not None:
-        pooler = found.label_head.dense.named_parameters(prefix="pair_head.pooler")
+    label_head = found.find_head(LabelHead)
+    if label_head is not None and label_head.dense is not None:
+        pooler = label_head.dense.named_parameters(prefix="pair_head.pooler")
         stored |= {name: weight.detach() for name, weight in pooler}
     kept = {name: weight for name, weight in stored.items() if weight is not None}
     return kept if len(kept) == len(ours) else {}

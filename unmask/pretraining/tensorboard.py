@@ -57,7 +57,7 @@ class Board:
             {
                 "validation/loss": result.loss,
                 "validation/accuracy": result.accuracy,
-                "validation/bits_per_byte": result.bits_per_byte,
+                "validation/bits_per_token_byte": result.bits_per_token_byte,
                 **{f"validation/{name}": figures.loss for name, figures in result.objectives.items()},
                 **{f"validation/{name}_accuracy": figures.accuracy for name, figures in result.objectives.items()},
             },

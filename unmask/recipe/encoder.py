@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from unmask.model.config import EncoderConfig, default_intermediate_size
 from unmask.model.encoder import MaskedLM
+from unmask.model.heads import heads_for
 from unmask.model.layouts import PARTS
 from unmask.recipe.recipe import Recipe
 from unmask.tokens.tokenizer import Tokenizer
@@ -23,12 +24,14 @@ def new_model(
         config: Of a checkpoint that the training begins with; None makes that of the recipe.
     """
     objectives = recipe.objectives
-    return MaskedLM(
-        config or encoder_config(recipe, tokenizer),
+    config = config or encoder_config(recipe, tokenizer)
+    heads = heads_for(
+        config,
         pairs=objectives.pairs is not None,
         boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
         label_names=None if objectives.label is None else label_names,
     )
+    return MaskedLM(config, heads)
 
 
 def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:

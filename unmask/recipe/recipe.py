@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unmask.model.config import ModelSettings
 from unmask.recipe.checkpoint import fill_from_checkpoint
 from unmask.recipe.overrides import apply_overrides, set_value
 from unmask.recipe.start import StartSettings
+from unmask.results import Result, Sheet, Shown, Styled
 from unmask.settings import Settings, validated
 from unmask.tokens.settings import TokenizerSettings
 from unmask.training.objective_settings import ObjectivesSettings
@@ -94,10 +95,24 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def describe_recipes() -> dict[str, str]:
-    """What each packaged recipe is for, by name: ours from small to large, then those of papers."""
+class PackagedRecipes(Result):
+    """The packaged recipes.
+
+    Attributes:
+        recipes: What each is for, by name.
+    """
+
+    recipes: dict[str, str]
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a recipe."""
+        yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
+
+
+def recipes() -> PackagedRecipes:
+    """The packaged recipes: ours from small to large, then those of papers."""
     names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))
-    return {name: load_recipe(name).description or "" for name in names}
+    return PackagedRecipes({"recipes": {name: load_recipe(name).description or "" for name in names}})
 
 
 def load_recipe(

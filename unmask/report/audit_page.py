@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.files import write_atomically
-from unmask.report.margins import NORMAL
+from unmask.margins import NORMAL
 from unmask.report.page import STYLE
 from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
 

@@ -10,9 +10,9 @@ from typing import Any
 import tomli_w
 
 from unmask.files import write_atomically
+from unmask.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.report.card_start import base_model, called, changed, domain_rows
 from unmask.report.card_use import how_to_use
-from unmask.report.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.tokens.manifest import Manifest
 
 CARD = "README.md"
@@ -132,7 +132,10 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
         ],
         ["hidden tokens predicted right", f"{summary['validation_accuracy']:.1%}"],
         ["perplexity", f"{summary['validation_perplexity']:.1f}"],
-        ["bits per byte of hidden text", f"{summary['bits_per_byte']:.3f}{margin(summary['bits_per_byte_interval'])}"],
+        [
+            "bits per byte of hidden tokens",
+            f"{summary['bits_per_token_byte']:.3f}{margin(summary['bits_per_token_byte_interval'])}",
+        ],
         ["hidden tokens", f"{summary['predicted_tokens']:,}"],
     ]
     for name, figures in summary.get("objectives", {}).items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.report.margins import margin
+from unmask.margins import margin
 
 
 def base_model(start: Mapping[str, Any]) -> str | None:
@@ -38,7 +38,7 @@ def changed(start: Mapping[str, Any]) -> str:
 
 
 def domain_rows(domains: Mapping[str, Mapping[str, Mapping[str, Any]] | None]) -> list[list[str]]:
-    """Bits per byte of hidden text before the training and after it, on the new text and on the old, where known."""
+    """Bits per byte of hidden tokens before the training and after it, on the new text and on the old, where known."""
     return [
         [f"held-out text of {kind}", *(_bits(figures[when]) for when in ("before", "after"))]
         for name, kind in (("new", "the data above"), ("old", "the model's own domain"))
@@ -47,5 +47,5 @@ def domain_rows(domains: Mapping[str, Mapping[str, Mapping[str, Any]] | None]) -
 
 
 def _bits(figures: Mapping[str, Any]) -> str:
-    bits = figures["bits_per_byte"]
-    return "-" if bits is None else f"{bits:.3f}{margin(figures.get('bits_per_byte_interval'))}"
+    bits = figures["bits_per_token_byte"]
+    return "-" if bits is None else f"{bits:.3f}{margin(figures.get('bits_per_token_byte_interval'))}"

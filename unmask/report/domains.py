@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from unmask.report.margins import margin, over, unit_of_summary
+from unmask.margins import margin, over, unit_of_summary
 
 _COLUMNS = (
     ("loss", "nats per token", "{:.3f}"),
     ("accuracy", "right", "{:.1%}"),
-    ("bits_per_byte", "bits per byte", "{:.3f}"),
+    ("bits_per_token_byte", "bits per token byte", "{:.3f}"),
 )
 _TIMES = ("before", "after")
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from unmask.corpus.near_duplicates import NearDuplicates
 from unmask.files import write_atomically
+from unmask.margins import documents, margin, sentence
 from unmask.report import plots
 from unmask.report.domains import domains_section
-from unmask.report.margins import documents, margin, sentence
 from unmask.tokens.manifest import Manifest
 
 STYLE = """
@@ -116,8 +116,8 @@ def _headline(summary: Mapping[str, Any], gain: float) -> str:
         (f"{abs(gain):.2f}", f"nats {'better' if gain >= 0 else 'worse'} than word frequencies alone"),
         (f"{summary['validation_accuracy']:.1%}", "hidden tokens predicted right"),
         (
-            f"{summary['bits_per_byte']:.3f}{margin(summary['bits_per_byte_interval'])}",
-            f"bits per byte of hidden text ({_over(summary)})",
+            f"{summary['bits_per_token_byte']:.3f}{margin(summary['bits_per_token_byte_interval'])}",
+            f"bits per byte of hidden tokens ({_over(summary)})",
         ),
         *(
             (f"{figures['accuracy']:.1%}", f"{name.replace('_', ' ')}: right of {figures['count']:,}")

@@ -1,45 +1,198 @@
 """Answers as stretches of a text: where they begin and where they end.
 
 A text that is too long is seen in windows that overlap. In a window that does not hold the answer, the right answer is
-its first token, `[CLS]`; the same stands for questions without an answer.
+its first token, `[CLS]`; the same stands for questions without an answer. Files are SQuAD's JSON, and tables with the
+columns question, context and answers.
+
+Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows, L = tokens of a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.model.task_network import TaskNetwork
-from unmask.tasks.encoding import InputEncoder, ids_of
-from unmask.tasks.examples import Encoded, Example
-from unmask.tasks.predictions import AnswerPrediction, Prediction
-from unmask.tasks.records import QuestionRecord
+from unmask.corpus.compression import bare_suffix, open_bytes
+from unmask.errors import CorpusError
+from unmask.masking.engine import MaskedRows
+from unmask.model.folder_layout import Pooling
+from unmask.model.loss import Losses, losses_of, predicted_positions
+from unmask.model.task_folder import TaskNetwork
+from unmask.packing.rows import Rows
+from unmask.tasks.inputs import Encoded, Example, InputEncoder, ids_of
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
+from unmask.tasks.texts import tokens_of
+from unmask.training.objectives import Objective
+from unmask.training.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
-class AnswerTask:
+class GivenAnswer:
+    """An answer, and the character of the text at which it begins."""
+
+    text: str
+    begin: int
+
+
+@dataclass(frozen=True)
+class QuestionRecord:
+    """A question to a text.
+
+    Attributes:
+        row: Row of the file, or the question's number in it, counted from 1.
+        id: As the file calls it.
+        question: What is asked.
+        context: Where the answer is looked for.
+        answers: Any of them is right; empty where the text has none; None where they are not known.
+    """
+
+    row: int
+    id: str
+    question: str
+    context: str
+    answers: tuple[GivenAnswer, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that it gives to be read."""
+        return self.question, self.context
+
+
+@dataclass(frozen=True)
+class AnswerPrediction:
+    """Of the answer to a question.
+
+    Attributes:
+        id: The question's.
+        answer: A stretch of the text; empty: the text holds no answer.
+        begin: Its first character in the text; None where there is no answer.
+        probability: Among all stretches of the text that were looked at, each once, and no answer, where the model may
+            find that.
+    """
+
+    id: str
+    answer: str
+    begin: int | None
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answer(Task):
     """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3.
 
     Attributes:
         may_be_missing: Whether no answer is one of the answers.
         stride: Tokens that neighbouring windows share.
-        longest: Tokens of an answer at most.
+        longest_answer: Tokens of an answer at most.
     """
 
-    may_be_missing: bool
-    stride: int
-    longest: int
+    kind: ClassVar[str] = "answer"
+    head: ClassVar[str] = "answer_head"
+    architecture: ClassVar[str] = "QuestionAnswering"
+    nested: ClassVar[bool] = True
+    lines_lack: ClassVar[str | None] = "questions"
+    names: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]  # of every answer
+    paired: ClassVar[bool] = False  # type: ignore[misc]
+
+    max_length: int | None = None
+    may_be_missing: bool = False
+    stride: int = 64
+    longest_answer: int = 30
+
+    @classmethod
+    def own_file(cls, path: Path, *, with_labels: bool) -> Sequence[Record] | None:
+        """See `Task`: SQuAD's JSON."""
+        return read_squad(path, with_answers=with_labels) if bare_suffix(path) == ".json" else None
+
+    @classmethod
+    def of_rows(
+        cls,
+        path: Path,
+        rows: Iterable[tuple[int, dict[str, Any]]],
+        columns: Columns,
+        names: Sequence[str] | None,
+        *,
+        with_labels: bool,
+    ) -> Sequence[Record]:
+        """See `Task`: with answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`."""
+        records = []
+        for number, row in rows:
+            where = f"{path}: row {number}"
+            for name in ("question", "context", *(["answers"] if with_labels else [])):
+                wanted = dict if name == "answers" else str
+                if not isinstance(row.get(name), wanted):
+                    raise CorpusError(
+                        f"{where} has no {name!r} that is a {'table' if wanted is dict else 'text'}; columns are "
+                        f"{', '.join(row)}"
+                    )
+            answers = _checked(_given(row["answers"], where), row["context"], where) if with_labels else None
+            id_ = str(row.get("id", number))
+            records.append(QuestionRecord(number, id_, row["question"], row["context"], answers))
+        return records
+
+    @classmethod
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+        """See `Task`. Where a question has no answer, the model may find so."""
+        missing = any(not record.answers for record in train.records)
+        return cls(settings.max_length, missing, settings.stride, settings.longest_answer)
+
+    def check(self, held_out: Labelled, train: Path) -> str | None:
+        """See `Task`. Questions without an answer count as wrong where all of the training file have one."""
+        count = sum(not record.answers for record in held_out.records)
+        if self.may_be_missing or not count:
+            return None
+        return (
+            f"{held_out.path}: {count:,} of {len(held_out.records):,} questions have no answer, but in {train} all "
+            "have one, so the model always gives one; they count as wrong"
+        )
+
+    @classmethod
+    def of_content(
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+    ) -> Self:
+        """See `Task`."""
+        settings = {name: own[name] for name in ("may_be_missing", "stride", "longest_answer") if name in own}
+        return cls(max_length, **settings)
+
+    def content(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "may_be_missing": self.may_be_missing,
+            "stride": self.stride,
+            "longest_answer": self.longest_answer,
+        }
+
+    def record(self, number: int, given: Any) -> Record | None:
+        """See `Task`."""
+        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
+        return QuestionRecord(number, str(number), *given) if is_pair else None
+
+    @property
+    def takes(self) -> str:
+        """See `Task`."""
+        return "(question, text)"
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
-        """See `unmask.tasks.task.Task`."""
-        windows = encoder.questions(records, stride=self.stride)
+        """See `Task`."""
+        questions, contexts = [record.question for record in records], [record.context for record in records]
+        windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
         examples = [
             _example(number, record, encoding, encoder.type_ids(encoding), with_targets=with_targets)
             for number, (record, found) in enumerate(zip(records, windows, strict=True))
@@ -51,14 +204,10 @@ class AnswerTask:
             lost = sum(bool(record.answers) and number not in held for number, record in enumerate(records))
         return Encoded(examples, split=sum(len(found) > 1 for found in windows), lost=lost)
 
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `unmask.tasks.task.Task`."""
-        return model.find_answers(hidden_ND)
-
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[Prediction]:
-        """See `unmask.tasks.task.Task`.
+    ) -> list[AnswerPrediction]:
+        """See `Task`.
 
         The likeliest stretch of all windows is the answer. Windows overlap: a stretch of the text that several hold is
         one answer, with the highest of its scores. That of no answer is the least that any window says, since a window
@@ -95,12 +244,51 @@ class AnswerTask:
         self, example: Example, output: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """All stretches of a window: where they begin and end in the text, and their scores."""
-        begins, ends = output[1:, 0], output[1:, 1]  # behind that of [CLS]
+        begins, ends = output[1:, 0], output[1:, 1]  # after that of [CLS]
         place = np.arange(len(begins))
         reach = place[None, :] - place[:, None]
-        first, last = np.nonzero((reach >= 0) & (reach < self.longest))
+        first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
         items = example.items[1:]
         return items[first, 0], items[last, 1], begins[first] + ends[last]
+
+    def objective(self, weights: Sequence[float] | None = None) -> Objective:
+        """See `Task`: the mean of the cross-entropies of begin and end, each among all tokens of the window."""
+        return Objective(NAME, 1.0, _targets, self._losses)
+
+    def _losses(self, model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
+        positions_NL = targets.positions_N
+        held_NL = positions_NL >= 0
+        hidden_NLD = hidden_TD[positions_NL.clamp(min=0)]
+        logits_NL2 = model.outputs(self.head, hidden_NLD, dropout_seed=dropout_seed).float()
+        logits_NL2 = logits_NL2.masked_fill(~held_NL[..., None], float("-inf"))
+        logits_2NL = logits_NL2.permute(2, 0, 1).flatten(0, 1)
+        of_both = losses_of(logits_2NL, targets.classes_N.T.flatten())
+        begin_N, end_N = of_both.each_N.chunk(2)
+        wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
+        return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("f1", "exact_match")
+
+    def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
+        """See `Task`; of several right answers the one that is nearest."""
+        exact, overlap = [], []
+        for record, prediction in zip(records, predictions, strict=True):
+            answers = [answer.text for answer in record.answers or ()] or [""]
+            exact.append(max(normalised(answer) == normalised(prediction.answer) for answer in answers))
+            overlap.append(max(answer_f1(answer, prediction.answer) for answer in answers))
+        return {"f1": float(np.mean(overlap)), "exact_match": float(np.mean(exact))}
+
+
+def _targets(rows: Rows, masked: MaskedRows) -> BatchTargets:
+    """A target an example: here positions are [N, L], the places of all its tokens, and classes [N, 2], the tokens at
+    which the answer begins and ends."""
+    begins_BS, ends_BS = rows.classes[BEGIN], rows.classes[END]
+    first_N = predicted_positions(begins_BS)
+    classes_N2 = torch.stack([begins_BS.flatten()[first_N], ends_BS.flatten()[first_N]], 1)
+    return BatchTargets(tokens_of(rows, first_N), classes_N2)
 
 
 def _example(
@@ -139,3 +327,87 @@ def _target(record: QuestionRecord, offsets: NDArray[np.int64]) -> tuple[int, in
     inside = np.flatnonzero((offsets[:, 1] > answer.begin) & (offsets[:, 0] < end))
     whole = len(inside) and offsets[inside[0], 0] <= answer.begin and offsets[inside[-1], 1] >= end
     return (int(inside[0]), int(inside[-1])) if whole else (-1, -1)
+
+
+def normalised(answer: str) -> list[str]:
+    """The words of an answer, as SQuAD's evaluation script counts them.
+
+    In lower case; then ASCII's punctuation is taken out, and nothing put in its place; then articles, wherever they
+    stand between edges of words (signs beyond ASCII make such edges); then it is cut at white space. The order matters:
+    `A-team` becomes `ateam`, which holds no article, but `a–team`, with a dash, becomes `–team`.
+
+    Source: Rajpurkar et al. 2016 (SQuAD), section 6.1; `normalize_answer` of the official script, versions 1.1 and 2.0.
+    """
+    return _ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
+
+
+def answer_f1(right: str, predicted: str) -> float:
+    """F1 of the words that two answers share, each as often as both have it; of empty ones 1, if both are.
+
+    Example: `the red fox` and `a fox`: one word of two and one of one, so 2/3.
+
+    Source: Rajpurkar et al. 2016, section 6.1; of no answer: Rajpurkar et al. 2018, section 3.
+    """
+    first, second = normalised(right), normalised(predicted)
+    if not first or not second:
+        return float(first == second)
+    shared = (Counter(first) & Counter(second)).total()
+    return 2.0 * shared / (len(first) + len(second))
+
+
+def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
+    """The questions of a file in SQuAD's form, of version 1 or 2.
+
+    Raises:
+        CorpusError: The file is missing, no JSON, or of another form; or an answer does not stand where it is said to.
+
+    Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
+    """
+    if not path.is_file():
+        raise CorpusError(f"{path}: no such file")
+    with open_bytes(path) as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise CorpusError(f"{path}: not JSON: {error}") from error
+    found: list[QuestionRecord] = []
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                for entry in paragraph["qas"]:
+                    number = len(found) + 1
+                    context, question = paragraph["context"], entry["question"]
+                    id_ = str(entry.get("id", number))
+                    answers = None
+                    if with_answers:
+                        missing = entry.get("is_impossible", False)
+                        given = [] if missing else [(a["text"], a["answer_start"]) for a in entry["answers"]]
+                        answers = _checked(given, context, f"{path}: question {id_!r}")
+                    found.append(QuestionRecord(number, id_, question, context, answers))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorpusError(
+            f"{path}: not in SQuAD's form: question {len(found) + 1} lacks {error}; expected data > paragraphs > "
+            "context and qas > question, id, answers > text, answer_start"
+        ) from error
+    return found
+
+
+def _given(answers: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
+    texts, begins = answers.get("text"), answers.get("answer_start")
+    if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
+        raise CorpusError(
+            f"{where} has answers with {', '.join(answers) or 'nothing'}; expected are text and answer_start, two "
+            "lists of the same length (both empty where there is no answer)"
+        )
+    return list(zip(texts, begins, strict=True))
+
+
+def _checked(given: Sequence[tuple[str, int]], context: str, where: str) -> tuple[GivenAnswer, ...]:
+    for text, begin in given:
+        if not isinstance(text, str) or not isinstance(begin, int):
+            raise CorpusError(f"{where}: the answer {text!r} at {begin!r} is no text with the number of a character")
+        if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
+            raise CorpusError(
+                f"{where}: the answer {text!r} does not stand at character {begin}, but {context[begin : begin + 20]!r}"
+            )
+    return tuple(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())) for text, begin in given)

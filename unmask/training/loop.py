@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from unmask.hashing import mix_ints
@@ -14,16 +13,15 @@ from unmask.masking.engine import Masker
 from unmask.masking.schedule import rate_at
 from unmask.model.encoder import MaskedLM
 from unmask.packing.stream import Cursor
-from unmask.training.ahead import Batches, Request, Source
+from unmask.training.ahead import Batches, MaskedBatch, Request, Source
 from unmask.training.budget import Budget, Spent
 from unmask.training.figures import Figures, HasFigures
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
-from unmask.training.memory import step_that_fits
 from unmask.training.objectives import PREDICT_MASKED, Objective
+from unmask.training.retries import fewer_rows, recoverable, rows_at_once, without_compiling
 from unmask.training.settings import TrainingSettings
 from unmask.training.state import LearnerState, Model
-from unmask.training.step import training_step
-from unmask.training.uncompiled import step_that_compiles
+from unmask.training.step import StepResult, training_step
 
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
 _BEGINNING = 1e-3  # progress of the first step by the clock
@@ -36,7 +34,7 @@ class StepReport(HasFigures):
 
     Attributes:
         step: Its number, counted from 1.
-        progress: Share of the budget used up behind it, in [0, 1]; 1 at the last step, or by the clock a
+        progress: Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a
             little less where what was done between steps used up the rest.
         epoch: Of its rows.
         figures: Its losses and the gradient's norm, which a GPU may still be computing.
@@ -76,7 +74,7 @@ def train(
 
     A GPU computes while the host goes on: the next batch is made in a thread, and the host is some steps ahead of the
     device at most. There a report's figures are still to come when it is handed out, and a state whose step diverged
-    may be; who saves one reads the figures first (`Figures.read`), and behind the last report all have been read.
+    may be; who saves one reads the figures first (`Figures.read`), and after the last report all have been read.
 
     Args:
         state: Changed in place; consistent whenever a report is handed out.
@@ -114,23 +112,7 @@ def train(
             # is not known, that of its beginning.
             middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
             scale = settings.schedule.at(middle, state.step + 0.5)
-            step = partial(
-                training_step,
-                state.model,
-                state.optimizer,
-                batch.rows,
-                batch.masked,
-                learning_rate_scale=scale,
-                step=state.step + 1,
-                dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
-                objectives=objectives,
-                leading=leading,
-                observe=board is not None and board.needs_steps,
-            )
-            rows, tokens = batch.rows, state.micro_tokens
-            fitting = partial(step_that_fits, step, rows, state.optimizer, micro_tokens=tokens)
-            result, state.micro_tokens = step_that_compiles(fitting, state.model, state.optimizer, settings)
-
+            result = _step(state, batch, settings, scale=scale, objectives=objectives, leading=leading)
             if board is not None and result.observed is not None:
                 board.observe(result.observed)
 
@@ -170,3 +152,41 @@ def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSetting
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores
     return Request(cursor, settings.batch_tokens // length, length, progress, scores)
+
+
+def _step(
+    state: LearnerState[Any],
+    batch: MaskedBatch,
+    settings: TrainingSettings,
+    *,
+    scale: float,
+    objectives: Sequence[Objective],
+    leading: Objective,
+) -> StepResult:
+    """The step after the state's, made again where memory runs out or a block cannot be compiled."""
+    micro_rows = rows_at_once(batch.rows, state.micro_tokens)
+    while True:
+        try:
+            return training_step(
+                state.model,
+                state.optimizer,
+                batch.rows,
+                batch.masked,
+                learning_rate_scale=scale,
+                step=state.step + 1,
+                dropout_seed=mix_ints(settings.seed, state.step + 1, _DROPOUT),
+                micro_rows=micro_rows,
+                objectives=objectives,
+                leading=leading,
+                observe=state.board is not None and state.board.needs_steps,
+            )
+        except Exception as error:
+            failure = recoverable(error, state.model, settings)
+        # Out of the handler, since the exception holds what the failed step had computed.
+        state.optimizer.clear()
+        if failure.of_memory:
+            length = batch.rows.shape[1]
+            micro_rows = fewer_rows(micro_rows, length, failure.reason)
+            state.micro_tokens = micro_rows * length  # of the steps to come, too
+        else:
+            without_compiling(state.model, failure.reason)

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from unmask.masking.engine import MaskedRows
 from unmask.model.encoder import MaskedLM
+from unmask.model.heads import BoundaryHead, LabelHead, PairHead
 from unmask.model.loss import IGNORED, Losses, losses_of, predicted_positions
 from unmask.packing.rows import Rows
 from unmask.packing.stream import LABEL
@@ -122,8 +123,9 @@ def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_
 
 
 def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    assert model.pair_head is not None
-    return losses_of(model.pair_head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+    head = model.find_head(PairHead)
+    assert head is not None
+    return losses_of(head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
 
 def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
@@ -137,7 +139,7 @@ def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
 
 
 def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    return losses_of(model.classify(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+    return losses_of(model.outputs(LabelHead.name, hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
 
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -155,14 +157,15 @@ def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
 
 
 def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    assert model.boundary_head is not None
+    head = model.find_head(BoundaryHead)
+    assert head is not None
     count = len(targets)
     if hidden_TD.device.type != "cpu":
         targets = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
     assert targets.boundaries_N is not None
     before_N, behind_N = targets.boundaries_N
     place_N = targets.positions_N - before_N - 1
-    x_ND = model.boundary_head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, behind_N), place_N)
+    x_ND = head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, behind_N), place_N)
     losses = model.head.losses(x_ND, model.encoder.tokens, targets.classes_N, targets.weights_N)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 

@@ -1,0 +1,102 @@
+"""Any number of labels for a text: files, figures by hand, and the whole way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import unmask
+from tests.finetuning.helpers import FAST, MakeModel, save_encoder, texts, write_jsonl
+from unmask.errors import CorpusError
+from unmask.tasks.labelled import read_labelled
+from unmask.tasks.multi_label import LabelsPrediction, MultiLabel
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.task import Labelled
+from unmask.tasks.texts import TextRecord
+from unmask.tokens.tokenizer import Tokenizer
+
+
+def labels_in(path: Path) -> list[tuple[str, ...] | None]:
+    return [record.labels for record in read_labelled(path, MultiLabel, Columns()).records]
+
+
+def labelled(*labels: tuple[str, ...], name: str = "train.csv") -> Labelled:
+    records = [TextRecord(row, "t", labels=each) for row, each in enumerate(labels, 2)]
+    return Labelled(Path(name), records, Columns(text="text", label="label"))
+
+
+def test_labels_are_lists_or_names_between_semicolons(tmp_path: Path) -> None:
+    expected = [("sad", "cold"), (), ("sad",)]
+    rows: list[dict[str, Any]] = [{"text": f"text {n}", "labels": list(each)} for n, each in enumerate(expected)]
+    assert labels_in(write_jsonl(tmp_path / "a.jsonl", rows)) == expected
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert labels_in(tmp_path / "a.parquet") == expected
+    for name, cells in (("names", ("sad; cold", "", "sad")), ("json", ('"[""sad"", ""cold""]"', "[]", '"[""sad""]"'))):
+        (tmp_path / f"{name}.csv").write_text("text,labels\n" + "".join(f"a text,{cell}\n" for cell in cells))
+        assert labels_in(tmp_path / f"{name}.csv") == expected, name
+    (tmp_path / "b.csv").write_text("text,labels\na text,[sad\n")
+    with pytest.raises(CorpusError, match=r"row 2 has '\[sad', which begins like a JSON list and is none"):
+        labels_in(tmp_path / "b.csv")
+
+
+def test_what_is_learned_and_its_errors() -> None:
+    settings = FinetuneSettings()
+    task = MultiLabel.learned_from(labelled(("b", "a"), ("a", "b"), ()), settings, "mean")
+    assert (task.names, task.pooling, task.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
+    with pytest.raises(CorpusError, match="train.csv: the examples have only the label 'a'; two are needed at least"):
+        MultiLabel.learned_from(labelled(("a",), ("a",)), settings, "first")
+    with pytest.raises(CorpusError, match=r"the label 'b' has 1 example, in row 3 .* --set finetune.least_examples=1"):
+        MultiLabel.learned_from(labelled(("a",), ("a", "b")), settings, "first")
+    said = task.check(labelled(("a", "z"), ("z",), name="dev.csv"), Path("train.csv"))
+    assert said == "dev.csv: 2 labels are none that train.csv has (z); they count as wrong"
+    assert task.check(labelled(("a",)), Path("train.csv")) is None
+
+
+def test_figures_by_hand() -> None:
+    """Labels a and b; c is right once, and not known. Right: ab, none, c, a; predicted: a, b, none, a."""
+    task = MultiLabel(("a", "b"))
+    right = [TextRecord(row, "t", labels=labels) for row, labels in enumerate((("a", "b"), (), ("c",), ("a",)))]
+    shares = ((0.9, 0.4), (0.1, 0.6), (0.3, 0.2), (0.7, 0.6))
+    found = [
+        LabelsPrediction(labels, dict(zip("ab", share, strict=True)))
+        for labels, share in zip((("a",), ("b",), (), ("a",)), shares, strict=True)
+    ]
+    metrics = task.measure(right, found)
+    assert metrics["micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))  # two found, b once too often, b and c missed
+    assert metrics["macro_f1"] == pytest.approx((1 + 0 + 0) / 3)
+    assert metrics["subset_accuracy"] == pytest.approx(1 / 4)
+    # ab stand first and second; without a right label all is right; c stands last of three; a stands first
+    assert metrics["ranking_precision"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
+    assert task.items(right, "micro_f1") == 4
+
+
+def test_from_files_to_predictions(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    paths = []
+    for name, number, seed in (("train", 200, 0), ("dev", 40, 1)):
+        rows = []
+        for text, place in texts(number, seed):
+            rows.append({"text": text, "labels": [place, *(["royal"] if "king" in text or "queen" in text else [])]})
+        paths.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
+    result = unmask.finetune(
+        encoder, task="multi_label", train=paths[0], validation=paths[1], out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=8"),
+    )  # fmt: skip
+    assert result.summary["metric"] == "micro_f1"
+    assert result.summary["metrics"]["micro_f1"] > 0.95
+    assert result.summary["labels"] == ["garden", "royal", "sea"]
+    both, one = result.model.predict(["The king loves the ship at sea.", "The dog loves the ship in the garden."])
+    assert (set(both.labels), set(one.labels)) == ({"royal", "sea"}, {"garden"})
+    content = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
+    assert content["problem_type"] == "multi_label_classification"
+    transformers = pytest.importorskip("transformers")
+    pipeline = transformers.pipeline(
+        "text-classification", model=str(result.folder / "model"), device="cpu", top_k=None
+    )
+    theirs = {each["label"]: each["score"] for each in pipeline(["The king loves the ship at sea."])[0]}
+    assert theirs == pytest.approx(dict(both.probabilities), rel=1e-4)

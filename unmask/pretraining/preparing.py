@@ -1,0 +1,144 @@
+"""Preparation as a verb: text to shards, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import RunError
+from unmask.pretraining.data import describe
+from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.recipe.recipe import load_recipe
+from unmask.results import Result, Shown
+from unmask.tokens.data_folder import DataFolder
+from unmask.tokens.manifest import Manifest
+from unmask.tokens.prepare import prepare as prepare_shards
+
+
+class Prepared(Result):
+    """Prepared text.
+
+    Attributes:
+        out: Its folder.
+        documents, bytes, tokens: Of the text.
+        skipped: What was left out, and how often.
+        overlap: Held-out texts that are equal to a training text.
+        near_duplicates: How much of the held-out text nearly stands in the training text; None: not measured.
+        vocab_size: Of the tokenizer.
+        train_tokens, validation_tokens, unknown_tokens: How many.
+        fingerprint: Of all that the shards are made of.
+        annotations: By column its labels, spans, and spans that were lost.
+        labels: Names of classes of documents; empty where there are none.
+        unlabelled: Documents without a class.
+    """
+
+    out: str
+    documents: int
+    bytes: int
+    tokens: int
+    skipped: dict[str, int]
+    overlap: int
+    near_duplicates: dict[str, Any] | None
+    vocab_size: int
+    train_tokens: int
+    validation_tokens: int
+    unknown_tokens: int
+    fingerprint: str
+    annotations: dict[str, dict[str, Any]]
+
+    def shown(self) -> Iterator[Shown]:
+        """Some lines."""
+        yield f"training: {self.train_tokens:,} tokens; held out: {self.validation_tokens:,} tokens"
+        yield (
+            f"{self.documents:,} documents, {self.bytes:,} bytes, {self.bytes / self.tokens:.2f} bytes a token; "
+            f"vocabulary {self.vocab_size:,}; {self.out}"
+        )
+
+
+def prepare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    paths: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    tokenizer: str | Path | None = None,
+    tokenizer_kind: str | None = None,
+    vocab_size: int | None = None,
+    annotate: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Prepared:
+    """Tokenizes text into shards, once, for any number of runs. After a stop, the same call goes on.
+
+    Args:
+        paths: Files, folders or patterns of text, or `-` for standard input.
+        out: Folder of the shards.
+        tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub; None trains one.
+        tokenizer_kind: What is trained: `wordpiece`, `bpe`, `unigram` or `char`.
+        vocab_size: Of the trained tokenizer; None fits the text.
+        annotate: Columns of annotations: `entities`, `pos`, `dependencies`, `chunks`.
+        settings: `section.key=value` overrides.
+        workers: Processes that tokenize; None: one a core.
+        resume: Keep shards that are there, whole or in part, if made as asked now.
+        overwrite: Replace shards that are there.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: The text cannot be read, a setting is off, or the folder holds prepared data already.
+    """
+    options = {
+        "tokenizer.path": None if tokenizer is None else str(tokenizer),
+        "tokenizer.kind": tokenizer_kind,
+        "tokenizer.vocab_size": vocab_size,
+        "annotation.columns": None if annotate is None else list(annotate),
+    }
+    recipe, root, reporter = (
+        load_recipe(options=options, overrides=tuple(settings)),
+        Path(out),
+        reporter or LogReporter(),
+    )
+    if DataFolder(root).is_complete and not resume and not overwrite:
+        raise RunError(
+            f"{root} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
+            "--out"
+        )
+    manifest = prepare_shards(
+        [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths],
+        root,
+        corpus=recipe.corpus,
+        tokenizer=recipe.tokenizer,
+        annotation=recipe.annotation,
+        workers=workers,
+        resume=resume,
+        overwrite=overwrite,
+        notify=reporter.stage,
+        note=reporter.note,
+    )
+    for text in describe(manifest):
+        reporter.note(text)
+    return Prepared(_figures(manifest, root))
+
+
+def _figures(manifest: Manifest, out: Path) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "documents": manifest.documents,
+        "bytes": manifest.bytes,
+        "tokens": manifest.tokens,
+        "skipped": manifest.skipped,
+        "overlap": manifest.overlap,
+        "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
+        "vocab_size": manifest.vocab_size,
+        "train_tokens": manifest.train.tokens,
+        "validation_tokens": manifest.validation.tokens,
+        "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
+        "fingerprint": manifest.fingerprint,
+        "annotations": {
+            column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
+            for column, labels in manifest.annotations.items()
+        },
+        "labels": manifest.labels,
+        "unlabelled": manifest.unlabelled,
+    }

@@ -1,0 +1,78 @@
+"""All tasks, by name; and which one a model's folder is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, SettingsError
+from unmask.model.task_folder import KEY, label_names_of, pooling_of
+from unmask.tasks.answer import Answer
+from unmask.tasks.classify import Classify
+from unmask.tasks.multi_label import MultiLabel
+from unmask.tasks.pairs import Pairs
+from unmask.tasks.regress import Regress
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+
+# Of those with the same architecture the first that says so reads a folder of others.
+TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, Answer)}
+_ARCHITECTURES = {task.architecture for task in TASKS.values()}
+
+
+def task_named(name: str) -> type[Task]:
+    """The task that a user named.
+
+    Raises:
+        SettingsError: There is none of this name.
+    """
+    if name not in TASKS:
+        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
+    return TASKS[name]
+
+
+def does_task(content: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model that is fine-tuned for a task."""
+    architecture = _architecture(content)
+    return isinstance(content.get(KEY), dict) or any(f"For{known}" in architecture for known in _ARCHITECTURES)
+
+
+def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
+    """What a config.json says of the task, under our own key or by its architecture.
+
+    Args:
+        content: The file's.
+        folder: Of the model, for errors.
+        pools_itself: Whether the network makes one output of a whole text (those that transformers runs do), so that
+            the task has none to choose.
+
+    Raises:
+        ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
+    """
+    architecture, own = _architecture(content), content.get(KEY)
+    names = label_names_of(content, folder)
+    kind: type[Task] | None
+    if isinstance(own, dict):
+        kind = TASKS.get(own.get("kind", ""))
+        if kind is None:
+            raise ModelError(
+                f"{folder}: fine-tuned for {own.get('kind')!r}, which this version of unmask does not know"
+            )
+    else:
+        own = {}
+        same = [
+            task for task in TASKS.values() if architecture.removesuffix("Simple").endswith(f"For{task.architecture}")
+        ]
+        kind = next((task for task in same if task.reads(content, names)), None)
+    if kind is None:
+        raise ModelError(
+            f"{folder}: this model is not fine-tuned for a task (it is {architecture or 'a bare encoder'}); fine-tune "
+            "it with unmask finetune, and give the folder that is written there"
+        )
+    pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
+    return kind.of_content(own, names, pooling, own.get("max_length"))
+
+
+def _architecture(content: Mapping[str, Any]) -> str:
+    return next(iter(content.get("architectures") or []), "")

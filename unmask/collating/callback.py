@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
@@ -15,9 +16,6 @@ try:
     from transformers import TrainerCallback
 except ImportError as error:
     raise SettingsError("the collator's callback needs transformers: pip install 'unmask[transformers]'") from error
-
-if TYPE_CHECKING:
-    from unmask.collating.collator import MaskingCollator
 
 log = logging.getLogger("unmask")
 
@@ -47,13 +45,15 @@ class EpochCallback(TrainerCallback):
     as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
 
     Args:
-        collator: To be told.
+        set_epoch: The collator's.
         clock: The collator's.
+        static: Whether masks are the same in every epoch, so that no evaluation moves with them.
     """
 
-    def __init__(self, collator: MaskingCollator, clock: Clock) -> None:
-        self._collator = collator
+    def __init__(self, set_epoch: Callable[..., None], clock: Clock, *, static: bool) -> None:
+        self._set_epoch = set_epoch
         self._clock = clock
+        self._static = static
         self._batches: int | None = None
         self._epoch: int | None = None
         self._said = False
@@ -76,7 +76,7 @@ class EpochCallback(TrainerCallback):
             self._epoch += 1
         batches = max(1, state.max_steps) * args.gradient_accumulation_steps
         progress = min(1.0, done / max(1, state.max_steps))
-        self._collator.set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
+        self._set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
         self._batches = 0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class EpochCallback(TrainerCallback):
     ) -> None:
         """Says once where rows of an evaluation have no fixed masks."""
         dataset = getattr(eval_dataloader, "dataset", None)
-        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._collator.masker.settings.static:
+        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._static:
             return
         self._said = True
         log.warning(

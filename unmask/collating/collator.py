@@ -140,7 +140,7 @@ class MaskingCollator:
         """A callback for `Trainer` that tells this collator the epoch and the progress."""
         from unmask.collating.callback import EpochCallback
 
-        return EpochCallback(self, self._clock)
+        return EpochCallback(self.set_epoch, self._clock, static=self.masker.settings.static)
 
     def set_epoch(self, epoch: int, *, progress: float = 0.0, progress_a_batch: float = 0.0) -> None:
         """Begins an epoch, before its batches are asked for; the callback does it in `Trainer`.

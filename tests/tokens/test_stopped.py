@@ -245,7 +245,9 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     assert run(resume=True) == first
     assert notes == [f"{out} is complete already"]
     assert (out / "train" / "00000.arrow").stat().st_mtime_ns == made
-    with pytest.raises(DataError, match="other sources or settings; replace it with --overwrite"):
+    with pytest.raises(
+        DataError, match=r"data with tokenizer\.vocab_size = 200, but now it is 150; .*, replace it with --overw"
+    ):
         run(vocab_size=150, resume=True)
     with pytest.raises(SettingsError, match="--resume and --overwrite exclude each other"):
         run(resume=True, overwrite=True)

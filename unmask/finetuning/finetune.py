@@ -106,7 +106,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
-    folder.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
+    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
     runs = _opened(source, task, paths, chosen, reporter)
     content = {
         "model": lasting_name(model, source),
@@ -115,7 +115,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
         "finetune": chosen.model_dump(),
     }
-    finished = folder.go_on(content) if resume and folder.settings.is_file() else folder.begin(content)
+    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
     try:
         return FineTuned(folder.root, runs.run(folder, finished))
     except UnmaskError:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.claimed import check_file
 from unmask.collocations.build import CHUNK_TOKENS, build_lexicon
 from unmask.collocations.lexicon import Lexicon, load_lexicon
 from unmask.collocations.settings import LexiconSettings
@@ -96,10 +97,7 @@ def lexicon(
     """
     given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
     settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
-    if target.is_dir():
-        raise RunError(f"{target} is a folder; --out takes a file")
-    if target.exists() and not overwrite:
-        raise RunError(f"{target} is already there; replace it with --overwrite, or give another --out")
+    check_file(target, overwrite=overwrite)
     opened = open_prepared(Path(data))
     made = make_lexicon(opened, target, settings, reporter or LogReporter())
     figures = {

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.claimed import check_file
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.results import Result, Shown
@@ -79,8 +80,8 @@ def predict(
     file, target = Path(file), None if out is None else Path(out)
     if target is not None and target.suffix not in _KINDS:
         raise RunError(f"{target}: predictions are written as {' or '.join(_KINDS)}; give such a file")
-    if target is not None and target.exists() and not overwrite:
-        raise RunError(f"{target} is there already: replace it with --overwrite, or give another --out")
+    if target is not None:
+        check_file(target, overwrite=overwrite)
     if isinstance(model, TaskModel):
         loaded = model
     else:

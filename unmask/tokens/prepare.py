@@ -100,7 +100,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     annotation = annotation or AnnotationSettings()
     settings = preparation_settings(paths, corpus, tokenizer, annotation)
     if resume and folder.is_complete:
-        return _complete(out, settings, note)
+        return _complete(folder, settings, note)
     before = None if overwrite else folder.unfinished()
     with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
         if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
@@ -217,14 +217,10 @@ def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPla
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
+def _complete(folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
     """The manifest of data that needs no more work."""
-    manifest = load_manifest(out)
-    if manifest.settings != settings:
-        raise DataError(
-            f"{out} holds data that was prepared with other sources or settings; replace it with --overwrite, or give "
-            "another --out"
-        )
+    out, manifest = folder.root, load_manifest(folder.root)
+    folder.claimed.check_same(manifest.settings, settings)
     for source in manifest.sources:
         path = Path(source["path"])
         if path.is_file() and path.stat().st_size != source["bytes"]:

@@ -11,7 +11,7 @@ import unmask
 
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
-    "errors", "files", "claimed", "settings", "hashing", "compiled", "margins", "results", "hub", "corpus",
+    "errors", "files", "claimed", "progress", "settings", "hashing", "compiled", "margins", "results", "hub", "corpus",
     "annotation", "tokens", "collocations", "packing", "masking", "collating", "model", "training", "evaluation",
     "tasks", "inference", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip

@@ -165,7 +165,7 @@ def common_data(paths: tuple[str, ...], folder: ClaimedFolder, recipe: Recipe, r
             tokenizer=tokenizer_of(recipe),
             annotation=recipe.annotation,
             resume=True,
-            notify=reporter.stage,
+            notify=reporter.notify,
             note=reporter.note,
         )
     return (str(folder.root / "data"),)

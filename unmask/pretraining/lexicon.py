@@ -141,11 +141,6 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
     Raises:
         RunError: The file cannot be written.
     """
-    ledger = data.manifest.train
-
-    def notify(what: str, tokens: int) -> None:
-        reporter.stage(what, ledger.bytes * tokens // ledger.tokens, ledger.bytes)
-
     with _scratch(out) as scratch:
         lexicon = build_lexicon(
             lambda: data.train.chunks(CHUNK_TOKENS),
@@ -154,7 +149,7 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
             frequencies=data.frequencies,
             data_sha256=data.manifest.fingerprint,
             scratch=scratch,
-            notify=notify,
+            notify=reporter.notify,
         )
         lexicon.save(out)
     if not len(lexicon):

@@ -110,7 +110,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         workers=workers,
         resume=resume,
         overwrite=overwrite,
-        notify=reporter.stage,
+        notify=reporter.notify,
         note=reporter.note,
     )
     for text in describe(manifest):

@@ -8,13 +8,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.claimed import check_file
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.progress import Notify, ignore
 from unmask.results import Result, Shown
 from unmask.tasks.labelled import read_labelled
 from unmask.tasks.settings import Columns
@@ -61,7 +61,7 @@ def predict(
     second: str | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
-    notify: Callable[[str, int, int], None] | None = None,
+    notify: Notify | None = None,
 ) -> Predictions:
     """Predicts for every record of a file.
 
@@ -72,7 +72,7 @@ def predict(
         text, second: Columns, where they are not to be found.
         overwrite: Whether `out` is replaced.
         note: Told which columns were found, and what is longer than the model.
-        notify: Told what is done, how many tokens of it, and of how many.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
@@ -93,7 +93,7 @@ def predict(
     if data.columns is not None:
         named = {name: column for name, column in vars(data.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
-    found = loaded.predict_records(data.records, notify=None if notify is None else partial(notify, "predicting"))
+    found = loaded.predict_records(data.records, notify=notify or ignore)
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
     for count, what in ((found.truncated, "their ends are not seen"), (found.split, "they are seen in several parts")):
         if count:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,32 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     except WriteError:
         with contextlib.suppress(OSError):
             partial.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
+    """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there.
+
+    Args:
+        target: The folder; one that stands there is replaced.
+        partial: Where it is until then; None: beside it, as `NAME.partial`.
+
+    Raises:
+        WriteError: It cannot be made or moved; nothing of it is left.
+    """
+    partial = partial or target.with_name(target.name + ".partial")
+    try:
+        with writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        yield partial
+        with writing(target):
+            sync_folder(partial)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 

@@ -118,7 +118,10 @@ def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
     one = prepare([path], tmp_path / "data", annotation=annotation, **options)  # type: ignore[arg-type]
     assert prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options) == one  # type: ignore[arg-type]
     names.write_text("Bonn\nSpain\n")
-    with pytest.raises(DataError, match="prepared with other sources or settings"):
+    with pytest.raises(
+        DataError,
+        match=r"holds prepared data with gazetteer = \[\[.Bonn.\]\], but now it is \[\[.Bonn.\], \[.Spain.\]\]",
+    ):
         prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options)  # type: ignore[arg-type]
     two = prepare([path], tmp_path / "data", annotation=annotation, overwrite=True, **options)  # type: ignore[arg-type]
     assert two.spans["entities"][0] > one.spans["entities"][0]

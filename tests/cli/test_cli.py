@@ -46,7 +46,7 @@ def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) ->
     assert "a document is a block" in err
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data")
     assert code == 2
-    assert "already holds prepared data; replace it with --overwrite" in err
+    assert "already holds prepared data: go on with --resume, replace it with --overwrite, or" in err
     code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--resume", "--json")
     assert (code, json.loads(out)) == (0, ledger)
     assert "is complete already" in err

@@ -132,12 +132,12 @@ def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(texts, "read", counted)
 
-    def notify(chars: int) -> None:
+    def count(chars: int) -> None:
         nonlocal done
         assert chars <= 60 + 11
         done = read
 
-    report = embed_file.embed_file(run.model, texts, tmp_path / "v.npy", EmbedSettings(), notify=notify)
+    report = embed_file.embed_file(run.model, texts, tmp_path / "v.npy", EmbedSettings(), count=count)
     assert report.texts == 50 == read
     assert 2 <= most <= 8
 

@@ -62,7 +62,7 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     assert [row["label"] for row in found] == [line["label"] for line in lines]
     assert float(found[0]["probabilities.sea"]) == lines[0]["probabilities"]["sea"]
     code, _, err = main("predict", tmp_path / "out", dev, "--out", table)
-    assert (code, "is there already: replace it with --overwrite" in err) == (2, True)
+    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
     code, _, err = main("predict", tmp_path / "out", dev, "--out", tmp_path / "found.xml")
     assert (code, "predictions are written as .jsonl or .csv" in err) == (2, True)
     text = tmp_path / "lines.txt"

@@ -18,6 +18,7 @@ from tests.command_line import Main
 from unmask.cli import progress
 from unmask.cli.progress import ConsoleBar, ConsoleReporter
 from unmask.inference.score import score as score_pairs
+from unmask.progress import Progress
 from unmask.training.figures import Figures
 from unmask.training.loop import StepReport
 
@@ -31,15 +32,27 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
     with ConsoleBar("reading") as bar:  # looked at: 0 and 10, when this task begins
-        bar.notify("hidden tokens", 0, 400)  # 20 (a new task), 30, 40 (a line: 40 s since 0)
-        bar.notify("hidden tokens", 100, 400)  # 50, 60 (a line)
-        bar.notify("hidden tokens", 410, 400)  # 70, 80 (a line)
-        bar.notify("other tokens", 0, 0)  # 90 (a new task), 100, 110 (a line)
+        bar.notify(Progress("hidden tokens", 0, 400))  # 20 (a new task), 30, 40 (a line: 40 s since 0)
+        bar.notify(Progress("hidden tokens", 100, 400))  # 50, 60 (a line)
+        bar.notify(Progress("hidden tokens", 410, 400))  # 70, 80 (a line)
+        bar.notify(Progress("other tokens", 0, 0))  # 90 (a new task), 100, 110 (a line)
     assert capsys.readouterr().err.splitlines() == [
         "hidden tokens 0%: 0 of 400 tokens, 0 tokens/s",
         "hidden tokens 25%: 100 of 400 tokens, 3 tokens/s, 1:30 left",
         "hidden tokens 100%: 410 of 400 tokens, 8 tokens/s",
         "other tokens 0%: 0 of 0 tokens, 0 tokens/s",
+    ]
+
+
+def test_what_is_counted_in_bytes_and_characters(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
+    with ConsoleBar("reading") as bar:
+        bar.notify(Progress("tokenizing", 5_000_000, 20_000_000, "bytes"))  # ten seconds after its begin
+        bar.notify(Progress("embedding", 5_000_000, None, "characters"))
+        bar.notify(Progress("counting", 0, None))
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenizing 25%: 5.0 MB, 0.5 MB/s, 30 s left",
+        "embedding: 5.0 M characters, 0.5 M characters/s",
+        "counting: 0 tokens, 0 tokens/s",
     ]
 
 
@@ -65,7 +78,7 @@ def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.Capture
             reporter.begin()
             for number in range(1, 4):
                 reporter.step(step(number, number * 2.0, number / 4, loss))
-            reporter.notify("tokens at 15%", 100, 400)
+            reporter.notify(Progress("tokens at 15%", 100, 400))
     first, second = (run for run in capsys.readouterr().err.split("tokens at 15%")[:2])
     assert "step 3, loss 6.000, 500 tokens/s, " in first
     assert "step 3, loss 3.000, 500 tokens/s, " in second
@@ -77,7 +90,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120))
     with ConsoleBar("reading") as bar:
-        bar.notify("hidden tokens", 100, 400)
+        bar.notify(Progress("hidden tokens", 100, 400))
         [task] = bar.progress.tasks
         assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
     assert "100 of 400 tokens" in screen.getvalue()
@@ -107,12 +120,12 @@ def test_score_tells_its_progress(main: Main, run: unmask.Run, tmp_path: Path, m
     file.write_text(json.dumps(pair) + "\n")
     total = sum(len(tokens.input_ids) for tokens in run.model.tokenizer.encode_corpus(list(pair.values())))
     told: list[Any] = []
-    expected = score_pairs(run.model, file, notify=lambda *done: told.append(done))
-    assert told == [("each token hidden in turn", total, total)]
+    expected = score_pairs(run.model, file, notify=told.append)
+    assert told == [Progress("each token hidden in turn", total, total, "tokens")]
     assert expected == score_pairs(run.model, file)
 
     shown: list[Any] = []
-    monkeypatch.setattr(ConsoleBar, "notify", lambda _, *done: shown.append(done))
+    monkeypatch.setattr(ConsoleBar, "notify", lambda _, progress: shown.append(progress))
     code, out, _ = main("score", run.folder / "model", file, "--json")
     assert (code, shown) == (0, told)
     assert json.loads(out) == expected.to_dict()

@@ -68,7 +68,7 @@ def runs_by(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
 def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("x")
-    with pytest.raises(RunError, match="is not empty and holds no comparison; give another --out"):
+    with pytest.raises(RunError, match=r"mine holds other files \(file\); give a new or empty folder"):
         compare(plan(data_folder), tmp_path / "mine")
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
     assert compare(plan(data_folder), tmp_path / "out")["verdict"].startswith(

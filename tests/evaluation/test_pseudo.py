@@ -38,15 +38,19 @@ def test_the_naive_loop_gives_the_same(
 
 
 def test_progress_is_told_to_the_end(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int | None]] = []
     network = OwnNetwork(make_model())
     sentences = [f"{SENTENCES[0]} {'the ' * number}cat." for number in range(40)]
-    found = pseudo_log_likelihoods(network, tokenizer, sentences, notify=lambda *done: told.append(done))
+    found = pseudo_log_likelihoods(
+        network, tokenizer, sentences, notify=lambda progress: told.append((progress.done, progress.total))
+    )
     total = int(found.num_tokens.sum())
     assert told == [*((done, total) for done in range(256, total, 256)), (total, total)]
     assert len(told) > 2
     told.clear()
-    found = pseudo_log_likelihoods(network, tokenizer, SENTENCES, notify=lambda *done: told.append(done))
+    found = pseudo_log_likelihoods(
+        network, tokenizer, SENTENCES, notify=lambda progress: told.append((progress.done, progress.total))
+    )
     assert told == [(int(found.num_tokens[[0, 1, 2, 4]].sum()),) * 2], "what stands there twice is scored once"
 
 
@@ -54,7 +58,7 @@ def test_progress_is_told_to_the_end(make_model: Callable[..., MaskedLM], tokeni
 def test_sentences_of_the_same_tokens_are_scored_once(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, form: str
 ) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int | None]] = []
     same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
     ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
     assert ids[0] == ids[1] != ids[2]
@@ -63,7 +67,7 @@ def test_sentences_of_the_same_tokens_are_scored_once(
         tokenizer,
         same,
         form=form,
-        notify=lambda *done: told.append(done),  # type: ignore[arg-type]
+        notify=lambda progress: told.append((progress.done, progress.total)),
     )
     assert told == [(len(ids[0]) + len(ids[2]),) * 2]
     assert found.totals[0] == found.totals[1] != found.totals[2]

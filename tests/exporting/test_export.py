@@ -234,7 +234,7 @@ def test_an_export_is_replaced_only_when_asked(
     out = tmp_path / "out"
     unmask.export(run.folder, out)
     (out / "model.onnx").write_text("old")
-    with pytest.raises(RunError, match="already holds an export; replace it with --overwrite"):
+    with pytest.raises(RunError, match="already holds an export: replace it with --overwrite, or give another --out"):
         unmask.export(run.folder, out)
     unmask.export(run.folder, out, overwrite=True)
     assert {path.name: path.read_text() for path in out.iterdir()} == {"embed.onnx": "new"}

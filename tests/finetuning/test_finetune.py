@@ -234,9 +234,9 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
     unmask.finetune(encoder, out=out, overwrite=True, **given)
     assert (out / "mine.txt").read_text() == "stays"
     with pytest.raises(RunError, match="holds other files"):
-        ResultFolder(tmp_path).check(overwrite=True, inputs=[])
+        ResultFolder(tmp_path).claimed.check(overwrite=True, inputs=[])
     with pytest.raises(RunError, match="is a file; --out takes a folder"):
-        ResultFolder(train).check(overwrite=False, inputs=[])
+        ResultFolder(train).claimed.check(overwrite=False, inputs=[])
     with pytest.raises(RunError, match="lies in .*, which --overwrite would remove"):
         unmask.finetune(out / "model", out=out, overwrite=True, **given)
 

@@ -115,12 +115,14 @@ def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path
     out = tmp_path / "out"
     unmask.finetune(**given, out=out, settings=settings(1))
     before = content(out)
-    with pytest.raises(RunError, match=r"was begun with finetune\.epochs = 1, now it is 2: --resume goes on with the"):
+    with pytest.raises(
+        RunError, match=r"holds a result with finetune\.epochs = 1, but now it is 2; a result goes on as"
+    ):
         unmask.finetune(**given, out=out, settings=settings(1, "finetune.epochs=2"), resume=True)
     with pytest.raises(RunError, match="--resume and --overwrite exclude each other"):
         unmask.finetune(**given, out=out, settings=settings(1), resume=True, overwrite=True)
     given["train"].write_text(given["train"].read_text() * 2)
-    with pytest.raises(RunError, match=r"was begun with sha256\.train = "):
+    with pytest.raises(RunError, match=r"holds a result with sha256\.train = "):
         unmask.finetune(**given, out=out, settings=settings(1), resume=True)
     (out / "runs.jsonl").write_text('{"figures"')
     with pytest.raises(RunError, match="the result is damaged"):

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from unmask.finetuning.files import read_files, settings_of
 from unmask.finetuning.fitting import fit
-from unmask.finetuning.reporter import FinetuneLog
 from unmask.finetuning.runs import Runs
 from unmask.finetuning.start import load_pretrained, pooling_for
+from unmask.pretraining.reporter import LogReporter
 from unmask.tasks.classify import Classify
 from unmask.tasks.inputs import Example
 from unmask.tasks.known import task_named
@@ -44,7 +44,7 @@ def runs_of(folder: Path, task: str, train: Path, validation: Path, settings: Se
     pooling = pooling_for(pretrained, kind, chosen.pooling)
     paths = {"train": train, "validation": validation}
     files, learned = read_files(kind, paths, chosen, lambda _: None, pooling=pooling)
-    return Runs(pretrained, tokenizer, files, learned, chosen, FinetuneLog())
+    return Runs(pretrained, tokenizer, files, learned, chosen, LogReporter())
 
 
 def our_metric(runs: Runs, seed: int) -> float:

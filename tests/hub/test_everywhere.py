@@ -110,7 +110,7 @@ def test_a_training_begins_with_a_commit_and_keeps_to_it(
     newer.head.bias.data.add_(torch.arange(len(newer.head.bias)))
     put_in_cache(released(newer, tokenizer, tmp_path / "newer"), cache, NAME, commit=OTHER)  # the main branch moves on
     assert unmask.load(NAME).folder.name == OTHER
-    with pytest.raises(RunError, match=f"has start.checkpoint = '{lasting}', but '{NAME}@{OTHER}' is asked for"):
+    with pytest.raises(RunError, match=f"with start.checkpoint = '{lasting}', but now it is '{NAME}@{OTHER}'"):
         unmask.pretrain([text], out="run", from_=NAME, steps=2, settings=SETTINGS, resume=True)
     again = unmask.pretrain([text], out="again", recipe="run/recipe.toml")
     assert again.summary["validation_loss"] == run.summary["validation_loss"]

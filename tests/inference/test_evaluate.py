@@ -15,6 +15,7 @@ from unmask.inference.evaluate import evaluate
 from unmask.inference.model import Model
 from unmask.inference.score import score
 from unmask.model.encoder import MaskedLM
+from unmask.progress import Progress
 from unmask.tokens.tokenizer import Tokenizer
 
 
@@ -146,11 +147,12 @@ def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
 
 def test_progress_is_told(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(make_text(20, seed=5))
-    told: dict[str, tuple[int, int]] = {}
-    result = evaluate(run.model, [tmp_path / "a.txt"], notify=lambda what, *counts: told.update({what: counts}))
+    told: dict[str, Progress] = {}
+    result = evaluate(run.model, [tmp_path / "a.txt"], notify=lambda progress: told.update({progress.what: progress}))
     assert set(told) == {"tokens at 15%", "words at 15%", "one at a time"}
-    assert told["tokens at 15%"] == told["words at 15%"] == (2 * result["tokens"], 2 * result["tokens"])
-    assert told["one at a time"][0] == result["pseudo_tokens"]
+    for what in ("tokens at 15%", "words at 15%"):
+        assert told[what] == Progress(what, 2 * result["tokens"], 2 * result["tokens"], "tokens")
+    assert told["one at a time"].done == result["pseudo_tokens"]
 
 
 def test_options_out_of_range(run: unmask.Run, corpus_file: Path) -> None:

@@ -203,11 +203,13 @@ def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> Non
 
 def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) -> None:
     before = (run.folder / "summary.json").read_bytes()
-    with pytest.raises(RunError, match="already holds a run: go on with --resume, or start anew with --overwrite"):
+    with pytest.raises(
+        RunError, match="already holds a run: go on with --resume, replace it with --overwrite, or give"
+    ):
         unmask.pretrain([corpus_file], out=run.folder, steps=1)
     with pytest.raises(RunError, match="exclude each other"):
         unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
-    with pytest.raises(RunError, match="the run has training.steps = 300, but 61 is asked for"):
+    with pytest.raises(RunError, match="holds a run with training.steps = 300, but now it is 61; .* change that back"):
         unmask.pretrain([corpus_file], out=run.folder, steps=61, vocab_size=200, settings=SMALL, resume=True)
     with pytest.raises(RunError, match="the run was begun on .*corpus.txt; leave the paths away"):
         unmask.pretrain([run.folder.parent / "../x.txt"], out=run.folder, resume=True) if (

@@ -75,8 +75,8 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
     encoder = InputEncoder(tokenizer, model.config)
     task, examples = info, examples_of(info, encoder)
-    told: list[tuple[int, int]] = []
-    together = outputs_of(model, task, examples, notify=lambda done, total: told.append((done, total)))
+    told: list[tuple[int, int | None]] = []
+    together = outputs_of(model, task, examples, notify=lambda progress: told.append((progress.done, progress.total)))
     tokens = sum(len(example.input_ids) for example in examples if len(example.places))
     assert told[-1] == (tokens, tokens)
     assert np.concatenate([output.ravel() for output in together]).std() > 0.01

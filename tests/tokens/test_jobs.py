@@ -17,6 +17,7 @@ from tests.tokens.families import FAMILIES, SENTENCE, trained
 from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import CorpusError, DataError, SettingsError, TokenizerError
+from unmask.progress import Progress
 from unmask.tokens import prepare as preparing
 from unmask.tokens.jobs import Job, cut_jobs, job_bytes
 from unmask.tokens.manifest import Manifest
@@ -80,7 +81,7 @@ def test_the_files_are_the_same_for_any_number_of_workers(corpus_file: Path, tmp
         out = tmp_path / str(workers)
         prepare(
             [corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=workers, size_bytes=size_bytes,
-            notify=lambda what, n, total, done=done: done.append(n if what == "tokenizing" else 0),
+            notify=lambda now, done=done: done.append(now.done if now.what == "tokenizing" else 0),
         )  # fmt: skip
         made.append(contents(out))
         assert done[-1] == max(done) > 50_000, "progress ends at all of the text"
@@ -144,7 +145,7 @@ def pool_on(root: Path) -> WorkerPool:
 
 
 def run(pool: WorkerPool, jobs: Iterable[Job]) -> None:
-    pool.run(jobs, made_by="x", notify=lambda n: None)
+    pool.run(jobs, made_by="x", count=lambda n: None)
 
 
 def test_an_error_in_a_worker_arrives(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -186,8 +187,8 @@ def test_a_worker_that_is_killed(corpus_file: Path, tmp_path: Path, monkeypatch:
             pools.append(self)
             return super().__enter__()
 
-    def kill(what: str, done: int, total: int | None) -> None:
-        if pools and done > 20_000:
+    def kill(progress: Progress) -> None:
+        if pools and progress.done > 20_000:
             for process in pools[0]._processes:
                 process.kill()
 

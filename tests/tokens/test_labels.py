@@ -141,5 +141,7 @@ def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl")
     made = make(path, tmp_path / "out")
     assert make(path, tmp_path / "out", resume=True) == made
-    with pytest.raises(DataError, match="prepared with other sources or settings"):
+    with pytest.raises(
+        DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None; .* --overwrite"
+    ):
         make(path, tmp_path / "out", CorpusSettings(), resume=True)

@@ -18,6 +18,7 @@ from tests.conftest import make_text
 from tests.tokens.test_jobs import SMALL, contents
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import CorpusError, DataError, SettingsError
+from unmask.progress import Progress
 from unmask.tokens.manifest import Manifest, load_manifest
 from unmask.tokens.prepare import prepare
 
@@ -147,8 +148,8 @@ def test_parts_that_still_fit_are_kept(text_file: Path, data_folder: Path, tmp_p
     class Stop(Exception):
         pass
 
-    def stop(what: str, done: int, total: int | None) -> None:
-        if done > 400_000:
+    def stop(progress: Progress) -> None:
+        if progress.done > 400_000:
             raise Stop
 
     with pytest.raises(Stop):
@@ -245,7 +246,9 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     assert run(resume=True) == first
     assert notes == [f"{out} is complete already"]
     assert (out / "train" / "00000.arrow").stat().st_mtime_ns == made
-    with pytest.raises(DataError, match="other sources or settings; replace it with --overwrite"):
+    with pytest.raises(
+        DataError, match=r"data with tokenizer\.vocab_size = 200, but now it is 150; .*, replace it with --overw"
+    ):
         run(vocab_size=150, resume=True)
     with pytest.raises(SettingsError, match="--resume and --overwrite exclude each other"):
         run(resume=True, overwrite=True)

@@ -90,6 +90,6 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
             precision=precision.value,
             overwrite=overwrite,
             note=reporter.note,
-            notify=reporter.stage,
+            notify=reporter.notify,
         )
     show(found, as_json=as_json)

@@ -43,7 +43,7 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask finetune runs/mine/model --task classify --train train.csv --validation dev.csv --out runs/mood
     """
     import unmask
-    from unmask.cli.progress import FinetuneConsole
+    from unmask.cli.progress import ConsoleReporter
     from unmask.cli.show import show
     from unmask.finetuning.finetune import forecast_finetune
     from unmask.pretraining.interrupt import Interruption
@@ -64,10 +64,10 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "settings": [*(settings or ()), *given],
     }
     if dry_run:
-        with FinetuneConsole() as reporter:
+        with ConsoleReporter() as reporter:
             forecast = forecast_finetune(model, **asked, reporter=reporter)
         show(forecast, as_json=as_json)
         return
-    with Interruption(), FinetuneConsole() as reporter:
+    with Interruption(), ConsoleReporter() as reporter:
         found = unmask.finetune(model, out=out, resume=resume, overwrite=overwrite, **asked, reporter=reporter)
     show(found, as_json=as_json)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from unmask.evaluation.held_out import HeldOut
-from unmask.finetuning.fitting import Evaluated
-from unmask.finetuning.reporter import line_of
 from unmask.pretraining.arrivals import Arrivals
 from unmask.pretraining.predictions import Line
+from unmask.progress import Progress
 from unmask.results import duration
 from unmask.training.loop import StepReport
 
@@ -40,7 +40,7 @@ class ConsoleBar:
             first: What is done before there is anything to count; None waits for what is told.
         """
         self.console = console()
-        self.progress = Progress(
+        self.progress = rich_progress.Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[facts]}"),
@@ -93,31 +93,32 @@ class ConsoleBar:
             percent = f" {share:.0%}" if share is not None else ""
             self.note(f"{self._what}{percent}: {facts}")
 
-    def notify(self, what: str, done: int, total: int) -> None:
-        """Shows how far work that goes through tokens has come: how many of how many, how fast, and the time left.
-
-        Args:
-            what: Is done now.
-            done: Tokens of it.
-            total: Tokens of all of it, about.
-        """
-        self.begin_task(what)
+    def notify(self, progress: Progress) -> None:
+        """Shows how far work has come: how much of how much, how fast, and the time left."""
+        self.begin_task(progress.what)
+        done, total = progress.done, progress.total
         rate = done / max(time.monotonic() - self._begin, 1e-3)
-        facts = f"{done:,} of {total:,} tokens, {rate:,.0f} tokens/s"
-        if 0 < done < total:
+        if progress.unit == "tokens":
+            of = "" if total is None else f" of {total:,}"
+            facts = f"{done:,}{of} tokens, {rate:,.0f} tokens/s"
+        else:
+            unit = "MB" if progress.unit == "bytes" else "M characters"
+            facts = f"{done / 1e6:,.1f} {unit}, {rate / 1e6:,.1f} {unit}/s"
+        if total is not None and 0 < done < total:
             facts += f", {duration((total - done) / rate)} left"
-        self.show(min(done / max(total, 1), 1.0), facts)
+        self.show(None if total is None else min(done / max(total, 1), 1.0), facts)
 
 
 class ConsoleReporter(ConsoleBar):
-    """Draws the progress of a run on stderr, or of several in turn."""
+    """Draws the progress of a training on stderr, or of several in turn."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begin()
 
-    def begin(self) -> None:
-        """A new bar, whose loss, speed and time left are of this run alone."""
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """A new bar, whose loss, speed and time left are of this training alone."""
+        self._training, self._at_most = what, "at most " if may_end_early else ""
         self._loss: float | None = None
         self._arrivals = Arrivals()
         self._tokens = 0
@@ -125,19 +126,10 @@ class ConsoleReporter(ConsoleBar):
         self._begin_progress = 0.0
         self._what = ""
 
-    def stage(self, what: str, done: int, total: int | None) -> None:
-        """Bytes of text so far, and how fast."""
-        self.begin_task(what)
-        seconds = max(time.monotonic() - self._begin, 1e-3)
-        facts = f"{done / 1e6:,.1f} MB, {done / 1e6 / seconds:,.1f} MB/s"
-        if total:
-            facts += f", {duration((total - done) / done * seconds)} left"
-        self.show(done / total if total else None, facts)
-
     def step(self, report: StepReport) -> None:
         """Loss, smoothed; the speed of the last seconds; and the time left."""
-        first = self._what != "training"
-        self.begin_task("training")
+        first = self._what != self._training
+        self.begin_task(self._training)
         if first:
             self._begin_progress = report.progress  # of a run that goes on, or behind the first step
         for arrived in self._arrivals.add(report):
@@ -154,7 +146,7 @@ class ConsoleReporter(ConsoleBar):
         left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
         self.show(
             report.progress,
-            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {duration(left)} left",
+            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {self._at_most}{duration(left)} left",
         )
 
     def evaluation(self, step: int, result: HeldOut) -> None:
@@ -176,34 +168,6 @@ class ConsoleReporter(ConsoleBar):
                     style = "bold green" if token.predicted == token.token else "bold red"
                     text.append(" " * token.space_before + token.predicted, style=style)
             self.console.print(text, soft_wrap=True)
-
-
-class FinetuneConsole(ConsoleBar):
-    """Draws the progress of a fine-tuning on stderr."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._arrivals = Arrivals()
-
-    def begin(self, seed: int, number: int, runs: int) -> None:
-        """A new bar."""
-        what = "training" if runs == 1 else f"seed {seed} ({number} of {runs})"
-        if runs > 1:
-            self.note(what)
-        self._arrivals = Arrivals()
-        self.begin_task(what)
-
-    def step(self, report: StepReport) -> None:
-        """Loss, and the time that is left at most."""
-        for arrived in self._arrivals.add(report):
-            left = arrived.seconds * (1.0 - arrived.progress) / arrived.progress
-            self.show(
-                arrived.progress, f"step {arrived.step:,}, loss {arrived.loss:.3f}, at most {duration(left)} left"
-            )
-
-    def evaluation(self, evaluated: Evaluated) -> None:
-        """Prints a line."""
-        self.note(f"  {line_of(evaluated)}")
 
 
 def _smooth(mean: float | None, value: float) -> float:

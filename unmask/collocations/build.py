@@ -15,6 +15,7 @@ from unmask.collocations.lexicon import Lexicon
 from unmask.collocations.pmi import pmi_of
 from unmask.collocations.settings import LexiconSettings
 from unmask.collocations.words import WordReader, Words
+from unmask.progress import Notify, counted, ignore
 from unmask.tokens.shards import TokenChunk
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -22,9 +23,6 @@ CHUNK_TOKENS = 1 << 19
 
 Chunks = Callable[[], Iterator[TokenChunk]]
 """Begins to go through the corpus."""
-
-Notify = Callable[[str, int], None]
-"""Called with what is being done, and how many tokens of the corpus are behind."""
 
 
 def build_lexicon(
@@ -35,7 +33,7 @@ def build_lexicon(
     frequencies: NDArray[np.int64],
     data_sha256: str,
     scratch: Path,
-    notify: Notify = lambda what, done: None,
+    notify: Notify = ignore,
     run_keys: int = RUN_KEYS,
 ) -> Lexicon:
     """Finds the collocations of a corpus. The same corpus gives the same lexicon, however it is cut into chunks.
@@ -52,12 +50,13 @@ def build_lexicon(
     """
     reader = WordReader(tokenizer)
 
+    num_tokens = int(frequencies.sum())
+
     def told(what: str) -> Iterator[TokenChunk]:
-        done = 0
+        count = counted(notify, what, num_tokens)
         for chunk in chunks():
             yield chunk
-            done += len(chunk.input_ids)
-            notify(what, done)
+            count(len(chunk.input_ids))
 
     def words(what: str) -> Iterator[tuple[NDArray[np.int64], Words]]:
         for chunk in told(what):

@@ -25,7 +25,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from unmask.comparing.folder import ask_for_seeds, claim, common_data, look_number
+from unmask.claimed import ClaimedFolder
+from unmask.comparing.folder import ask_for_seeds, claim, common_data, folder_of_runs, look_number
 from unmask.comparing.inputs import check_pairs_fit, items_of, read_inputs
 from unmask.comparing.trials import Protocol, failed_run, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
@@ -125,23 +126,24 @@ def compare(plan: Plan, out: str | Path, *, reporter: Reporter | None = None) ->
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
     items = items_of(plan.protocol)
-    claim(root, ASKED, content, what="comparison", unsaid={"primary": plan.usual})
-    data = common_data(plan.data, root, recipes[plan.recipes[0]], reporter)
+    folder = folder_of_runs(root, ASKED, "a comparison")
+    claim(folder, content, unsaid={"primary": plan.usual})
+    data = common_data(plan.data, folder, recipes[plan.recipes[0]], reporter)
     if data != plan.data:  # it was prepared just now
         check_pairs_fit(recipes, plan.protocol, data)
-    most_seeds = ask_for_seeds(root, ASKED, plan.seeds)
+    most_seeds = ask_for_seeds(folder, plan.seeds)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in plan.recipes}
     for seed in range(plan.seeds):
         turn = seed % len(plan.recipes)
         for name in (*plan.recipes[turn:], *plan.recipes[:turn]):
             reporter.note(f"{name}, seed {seed}")
-            folder = root / "runs" / f"{_label(name)}-{seed}"
-            found[name].append(_measured(name, plan.protocol, seed, data, folder, reporter))
+            run = root / "runs" / f"{_label(name)}-{seed}"
+            found[name].append(_measured(name, plan.protocol, seed, data, run, reporter))
     if all("failed" in run for runs in found.values() for run in runs):
         first = found[plan.recipes[0]][0]["failed"]
         raise RunError(f"{root}: every run failed, the first because of this: {first}")
     values = _values(found, reporter)
-    look = _look(root, plan, values, most_seeds, reporter)
+    look = _look(folder, plan, values, most_seeds, reporter)
     judged = _judged(plan.deciding, values, look, items)
     by_figure = {name: _plain(each) | {"exploratory": name != plan.deciding} for name, each in judged.items()}
     result = {"figure": plan.deciding, "look": look, **by_figure[plan.deciding], "by_figure": by_figure, "runs": found}
@@ -175,7 +177,7 @@ def _values(found: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter
     return by_figure
 
 
-def _look(root: Path, plan: Plan, values: Values, most_seeds: int, reporter: Reporter) -> int:
+def _look(folder: ClaimedFolder, plan: Plan, values: Values, most_seeds: int, reporter: Reporter) -> int:
     """The number of this look; where no two seeds can be judged by the deciding figure, it is not counted yet."""
     deciding = list(values.get(plan.deciding, {}).values())
     both = (sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in combinations(deciding, 2))
@@ -185,7 +187,7 @@ def _look(root: Path, plan: Plan, values: Values, most_seeds: int, reporter: Rep
         figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_recipe.items()}
         for figure, by_recipe in values.items()
     }
-    look = look_number(root, ASKED, seen, seeds=plan.seeds, most_seeds=most_seeds)
+    look = look_number(folder, seen, seeds=plan.seeds, most_seeds=most_seeds)
     if plan.seeds < most_seeds:
         reporter.note(
             f"{most_seeds} seeds were asked for before, and runs tell their figures as they end: a verdict on "

@@ -12,8 +12,6 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.files import read_object, write_atomically
 from unmask.finetuning.finetune import finetune
-from unmask.finetuning.fitting import Evaluated
-from unmask.finetuning.reporter import line_of
 from unmask.inference.evaluate import check_rates, evaluate
 from unmask.inference.model import load
 from unmask.inference.score import score
@@ -24,7 +22,6 @@ from unmask.pretraining.reporter import Reporter
 from unmask.pretraining.request import Request
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.training.hardware import choose_device
-from unmask.training.loop import StepReport
 
 EVALUATION = "evaluation.json"
 _FINETUNE, _SEED = "finetune.", "training.seed="
@@ -205,25 +202,6 @@ def failed_run(name: str, seed: int, folder: Path, reason: str) -> dict[str, Any
     return content
 
 
-@dataclass(frozen=True)
-class _OfTask:
-    """Tells the comparison's reporter of a fine-tuning: what it notes is seen, such as texts that are cut off."""
-
-    reporter: Reporter
-
-    def note(self, text: str) -> None:
-        self.reporter.note(text)
-
-    def begin(self, seed: int, number: int, runs: int) -> None:
-        self.reporter.begin()
-
-    def step(self, report: StepReport) -> None:
-        self.reporter.step(report)
-
-    def evaluation(self, evaluated: Evaluated) -> None:
-        self.reporter.note(f"  {line_of(evaluated)}")
-
-
 def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int, reporter: Reporter) -> dict[str, Any]:
     out = run / "finetuned"
     settings = (f"finetune.seed={seed}", *protocol.of_finetuning)
@@ -236,7 +214,7 @@ def _task_error(run: Path, protocol: Protocol, task: TaskFiles, seed: int, repor
         out=out,
         settings=settings,
         overwrite=out.exists(),
-        reporter=_OfTask(reporter),
+        reporter=reporter,
     ).summary
     metric = summary["metric"]
     value = summary["mean" if task.test is None else "test_mean"][metric]

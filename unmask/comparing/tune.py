@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.comparing.folder import claim, common_data, locked
+from unmask.claimed import ClaimedFolder
+from unmask.comparing.folder import claim, common_data, folder_of_runs
 from unmask.comparing.inputs import check_pairs_fit, read_inputs
 from unmask.comparing.search import (
     Choice,
@@ -115,8 +116,9 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
     import optuna
 
     root, reporter = Path(out), reporter or LogReporter()
-    data = _begin(plan, root, recipe, dimensions, reporter)
-    study = _study(root)
+    folder = folder_of_runs(root, "tune.json", "a search")
+    data = _begin(plan, folder, recipe, dimensions, reporter)
+    study = _study(folder)
     own = {dimension.key: own_value(recipe, dimension.key) for dimension in dimensions}
     outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
     if within := {key: value for key, value in own.items() if key not in outside}:
@@ -155,11 +157,11 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
     if len(study.get_trials(deepcopy=False, states=made)) < plan.trials:
         enough = optuna.study.MaxTrialsCallback(plan.trials, states=made)
         study.optimize(objective, callbacks=[enough, lambda study, _: _keep_best(study, root)])
-    return _result(study, plan, root, own=own, outside=outside)
+    return _result(study, plan, folder, own=own, outside=outside)
 
 
 def _begin(
-    plan: TunePlan, root: Path, recipe: Recipe, dimensions: Sequence[Dimension], reporter: Reporter
+    plan: TunePlan, folder: ClaimedFolder, recipe: Recipe, dimensions: Sequence[Dimension], reporter: Reporter
 ) -> tuple[str, ...]:
     """Finds out before any trial what cannot be, claims the folder, and prepares the text."""
     recipes = {plan.recipe: recipe} | dict(end for dimension in dimensions for end in _ends(plan, dimension))
@@ -168,8 +170,8 @@ def _begin(
         "recipes": {plan.recipe: recipe.model_dump(mode="json")},
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
-    claim(root, "tune.json", content, what="search")
-    data = common_data(plan.data, root, recipe, reporter)
+    claim(folder, content)
+    data = common_data(plan.data, folder, recipe, reporter)
     if data != plan.data:  # it was prepared just now
         check_pairs_fit(recipes, plan.protocol, data)
     return data
@@ -198,14 +200,14 @@ def _check_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def _study(root: Path) -> optuna.Study:
+def _study(folder: ClaimedFolder) -> optuna.Study:
     """The search that the folder holds; begun where there is none."""
     import optuna
 
-    with warnings.catch_warnings(), locked(root):  # two processes must not both make the tables
+    with warnings.catch_warnings(), folder.locked():  # two processes must not both make the tables
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = optuna.storages.RDBStorage(
-            f"sqlite:///{root / 'study.db'}",
+            f"sqlite:///{folder.root / 'study.db'}",
             engine_kwargs={"connect_args": {"timeout": 60}},
             heartbeat_interval=HEARTBEAT,
             heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
@@ -248,17 +250,18 @@ def _loss(trial: optuna.trial.FrozenTrial) -> float:
 
 
 def _result(
-    study: optuna.Study, plan: TunePlan, root: Path, *, own: dict[str, Any], outside: list[str]
+    study: optuna.Study, plan: TunePlan, folder: ClaimedFolder, *, own: dict[str, Any], outside: list[str]
 ) -> dict[str, Any]:
     """Writes the best recipe and what all trials came to.
 
     Args:
         study: With all trials.
         plan: What was searched.
-        root: Folder of the search.
+        folder: Of the search.
         own: The recipe's own numbers.
         outside: Keys of those that do not lie in what is searched.
     """
+    root = folder.root
     trials = [_plain(trial) for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     succeeded = [trial for trial in trials if trial["loss"] is not None]
     if not succeeded:
@@ -273,7 +276,7 @@ def _result(
         "trials": trials,
         "verdict": _verdict(best, baseline, len(succeeded), outside),
     }
-    with locked(root):  # processes that share a search may end it at the same time
+    with folder.locked():  # processes that share a search may end it at the same time
         write_atomically(file, plan.load(best["parameters"]).to_toml())
         write_atomically(root / "result.svg", search_plot(succeeded))
         write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")

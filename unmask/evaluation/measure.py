@@ -25,7 +25,6 @@ _TOKENS, _WORDS, _PSEUDO = 1, 2, 3
 _SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
 
 Where = TypeVar("Where")
-Notify = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,14 @@ class Measured:
         tokenizer: Its tokenizer.
         length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
         masks: How many masks each passage gets.
-        notify: Told how many tokens were looked at since the last time.
+        count: Told how many more tokens were looked at.
     """
 
     network: Network
     tokenizer: Tokenizer
     length: int
     masks: int
-    notify: Notify
+    count: Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def measure_pseudo(measured: Measured, passages: Sequence[Passage], max_tokens: 
                 ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]
                 asked = one_by_one(ids, starts, measured.tokenizer, places=places)
                 yield from ((question, passage.document) for question in asked)
-            measured.notify(int(chosen.sum()))
+            measured.count(int(chosen.sum()))
 
     for document, answer in _asked(measured.network, items()):
         losses.add(document, float(answer.losses[0]), 1.0)
@@ -204,7 +203,7 @@ def _questions(
             targets = ids[places]
             ids[places] = special.mask
             yield Question(ids, places, targets), at
-    measured.notify(len(passage.input_ids))
+    measured.count(len(passage.input_ids))
 
 
 def _around(measured: Measured) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ from unmask.evaluation.minimal_pairs import Pair
 from unmask.evaluation.pseudo import Form, pseudo_log_likelihoods
 from unmask.evaluation.questions import Network
 from unmask.evaluation.uncertainty import FEW, ratio_over_draws
+from unmask.progress import Notify, ignore
 from unmask.tokens.tokenizer import Tokenizer
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change
@@ -59,7 +60,7 @@ def score_pairs(
     pairs: Sequence[Pair],
     *,
     form: Form = "plain",
-    notify: Callable[[int, int], None] | None = None,
+    notify: Notify = ignore,
 ) -> PairResult:
     """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
 

@@ -14,7 +14,7 @@ way to do masked language model scoring), for `word_l2r`. Words are the tokenize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
 from unmask.evaluation.questions import Answer, Network, Question, ask
+from unmask.progress import Notify, Progress, ignore
 from unmask.tokens.tokenizer import Encoded, Tokenizer
 
 Form = Literal["plain", "word_l2r"]
@@ -62,7 +63,7 @@ def pseudo_log_likelihoods(
     sentences: Sequence[str],
     *,
     form: Form = "plain",
-    notify: Callable[[int, int], None] | None = None,
+    notify: Notify = ignore,
 ) -> Likelihoods:
     """Scores sentences, each by itself.
 
@@ -75,7 +76,7 @@ def pseudo_log_likelihoods(
         tokenizer: Its tokenizer. A `[MASK]` in a sentence is text like any other.
         sentences: Any number.
         form: `plain` or `word_l2r`; see the module's docstring.
-        notify: Told now and then how many tokens were predicted, and of how many.
+        notify: Told now and then how many tokens were predicted.
 
     Raises:
         ModelError: A loss is no finite number.
@@ -109,12 +110,12 @@ def _asked(tokens: Encoded, form: Form) -> tuple[bytes, bytes]:
     return tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes()
 
 
-def _told(answers: Iterable[Answer], total: int, notify: Callable[[int, int], None] | None) -> Iterator[Answer]:
+def _told(answers: Iterable[Answer], total: int, notify: Notify) -> Iterator[Answer]:
     """Passes answers on, and tells how many there were."""
     for number, answer in enumerate(answers, 1):
         yield answer
-        if notify is not None and (number % _TOLD == 0 or number == total):
-            notify(number, total)
+        if number % _TOLD == 0 or number == total:
+            notify(Progress("each token hidden in turn", number, total))
 
 
 def one_by_one(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.claimed import ClaimedFolder
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.graphs import EmbedGraph, Graph
 from unmask.exporting.onnx_checks import GRAPHS, int8_file, int8_follows_ours, onnx_equals_ours
@@ -21,7 +22,7 @@ from unmask.model.folder import CONFIG
 from unmask.results import Readable, Sheet, Shown
 
 log = logging.getLogger("unmask")
-_OTHERS = {CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"}
+_OTHERS = (CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md")
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,17 @@ def export(
     subject, out = open_subject(model), Path(out)
     if (reason := missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
-    _check_out(out, overwrite=overwrite)
+    place = _folder(out)
+    place.check(overwrite=overwrite)
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
             graphs = _write(subject, Path(made), int8=int8)
-            _replace(out, Path(made))
+            place.make()
+            place.clear(place.ours)
+            for new in Path(made).iterdir():
+                os.replace(new, out / new.name)
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(str(model), out, graphs)
@@ -156,26 +161,8 @@ def _graph_file(subject: Subject, file: Path, kind: type[Graph], difference: flo
     return GraphFile(size, difference, graph.inputs, graph.outputs)
 
 
-def _known(name: str) -> bool:
-    """Whether an export writes a file of this name."""
-    graphs = [name_of for kind in GRAPHS for name_of in (kind.file, int8_file(kind))]
-    return name in _OTHERS or name.removesuffix(".data") in graphs
-
-
-def _check_out(out: Path, *, overwrite: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file; --out takes a folder")
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    if strangers := [name for name in names if not _known(name)]:
-        raise RunError(f"{out} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
-    if names and not overwrite:
-        raise RunError(f"{out} already holds an export; replace it with --overwrite")
-
-
-def _replace(out: Path, made: Path) -> None:
-    """Moves the files to where they belong, and takes those of an export before away."""
-    out.mkdir(exist_ok=True)
-    for old in out.iterdir():
-        old.unlink()
-    for new in made.iterdir():
-        os.replace(new, out / new.name)
+def _folder(out: Path) -> ClaimedFolder:
+    """The folder of an export, which holds nothing else; all its files are moved there at the end."""
+    graphs = [name for kind in GRAPHS for name in (kind.file, int8_file(kind))]
+    ours = (*_OTHERS, *graphs, *(f"{name}.data" for name in graphs))
+    return ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("--overwrite",))

@@ -13,11 +13,11 @@ from unmask.files import file_sha256
 from unmask.finetuning.files import needs_packages, read_files, settings_of
 from unmask.finetuning.folder import ResultFolder
 from unmask.finetuning.forecast import FinetuneForecast, forecast
-from unmask.finetuning.reporter import FinetuneLog, FinetuneReporter
 from unmask.finetuning.runs import Runs
 from unmask.finetuning.start import load_pretrained, pooling_for
 from unmask.hub.fetch import lasting_name
 from unmask.model.find import find_model
+from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.recipe.checkpoint import checkpoint_sha256
 from unmask.results import Readable, Sheet, Shown
 from unmask.tasks.known import task_named
@@ -80,7 +80,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     settings: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
-    reporter: FinetuneReporter | None = None,
+    reporter: Reporter | None = None,
 ) -> FineTuned:
     """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
 
@@ -101,12 +101,12 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
-    reporter = reporter or FinetuneLog()
+    reporter = reporter or LogReporter()
     chosen = settings_of(settings)
     paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
-    folder.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
+    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
     runs = _opened(source, task, paths, chosen, reporter)
     content = {
         "model": lasting_name(model, source),
@@ -115,7 +115,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
         "finetune": chosen.model_dump(),
     }
-    finished = folder.go_on(content) if resume and folder.settings.is_file() else folder.begin(content)
+    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
     try:
         return FineTuned(folder.root, runs.run(folder, finished))
     except UnmaskError:
@@ -131,7 +131,7 @@ def forecast_finetune(
     validation: str | Path,
     test: str | Path | None = None,
     settings: Sequence[str] = (),
-    reporter: FinetuneReporter | None = None,
+    reporter: Reporter | None = None,
 ) -> FinetuneForecast:
     """What `finetune` would do with the same arguments; nothing is written. See `unmask.finetuning.forecast`.
 
@@ -139,7 +139,7 @@ def forecast_finetune(
         UnmaskError: As `finetune`.
     """
     paths = _paths(train, validation, test)
-    return forecast(_opened(find_model(model), task, paths, settings_of(settings), reporter or FinetuneLog()))
+    return forecast(_opened(find_model(model), task, paths, settings_of(settings), reporter or LogReporter()))
 
 
 def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:
@@ -147,9 +147,7 @@ def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -
     return {name: Path(path) for name, path in given.items() if path is not None}
 
 
-def _opened(
-    source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: FinetuneReporter
-) -> Runs:
+def _opened(source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: Reporter) -> Runs:
     """Model and files, read and found to fit each other."""
     kind = task_named(task)
     needs_packages()

@@ -48,6 +48,11 @@ class Evaluated:
     loss: float
     metrics: Metrics
 
+    def in_words(self) -> str:
+        """`epoch  1.0: loss 0.413, accuracy 0.913`."""
+        metrics = (f"{name} {'undefined' if value is None else f'{value:.3f}'}" for name, value in self.metrics.items())
+        return f"epoch {self.epoch:>4.1f}: loss {self.loss:.3f}, {', '.join(metrics)}"
+
 
 @dataclass(frozen=True)
 class Fitted:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
 
@@ -50,40 +51,7 @@ class ResultFolder:
         self.metrics = root / "metrics.jsonl"
         self.summary = root / "summary.json"
         self.report = root / "report.html"
-
-    def check(self, *, resume: bool = False, overwrite: bool = False, inputs: list[Path]) -> None:
-        """Whether a result may be written here. Nothing is touched.
-
-        Args:
-            resume: Go on with the result that is there, if any.
-            overwrite: Replace it.
-            inputs: What is read.
-
-        Raises:
-            RunError: It is a file, holds a result and neither was asked for, both were, it holds other files, or what
-                is read lies in it.
-        """
-        if resume and overwrite:
-            raise RunError("--resume and --overwrite exclude each other")
-        if self.root.exists() and not self.root.is_dir():
-            raise RunError(f"{self.root} is a file; --out takes a folder")
-        names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
-        ours = {path.name for path in vars(self).values()}
-        if self.settings.is_file() and not (resume or overwrite):
-            raise RunError(
-                f"{self.root} already holds a result: go on with --resume, replace it with --overwrite, or give "
-                "another --out"
-            )
-        if not self.settings.is_file() and names:
-            raise RunError(
-                f"{self.root} holds other files ({', '.join(sorted(names)[:3])}); give a new or empty folder"
-            )
-        for path in inputs:
-            resolved = path.resolve()
-            if resolved.is_relative_to(self.root.resolve()) and resolved.relative_to(self.root.resolve()).parts[:1] in {
-                (name,) for name in ours
-            }:
-                raise RunError(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
+        self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="a result")
 
     def go_on(self, content: dict[str, Any]) -> list[FinishedRun]:
         """The runs that are over, of a result that was begun with the same settings and the same content of the files.
@@ -100,19 +68,13 @@ class ResultFolder:
             finished = [FinishedRun(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite") from error
-        before, now = _flat(begun), _flat(content)
-        for name in sorted((before.keys() | now.keys()) - MAY_DIFFER):
-            if before.get(name) != now.get(name):
-                raise RunError(
-                    f"{self.root} was begun with {name} = {before.get(name)}, now it is {now.get(name)}: --resume goes "
-                    "on with the same files and settings; replace the result with --overwrite, or give another --out"
-                )
-        if len(finished) > now["finetune.seeds"]:
+        self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+        if len(finished) > (seeds := content["finetune"]["seeds"]):
             raise RunError(
-                f"{self.root} holds {len(finished)} seeds whose training is over, but finetune.seeds is "
-                f"{now['finetune.seeds']}; ask for as many at least, or replace the result with --overwrite"
+                f"{self.root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {seeds}; ask "
+                "for as many at least, or replace the result with --overwrite"
             )
-        write_atomically(self.settings, json.dumps(content, indent=2) + "\n")
+        self._claim(content)
         self._settle(finished)
         return finished
 
@@ -145,26 +107,18 @@ class ResultFolder:
         Raises:
             RunError: A file cannot be removed or made.
         """
-        try:
-            shutil.rmtree(self.model, ignore_errors=False) if self.model.is_dir() else None
+        if self.claimed.is_claimed:
             self._remove_waiting()
-            for path in (self.summary, self.report, self.metrics, self.runs, self.settings):
-                path.unlink(missing_ok=True)
-            self.root.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.settings, json.dumps(content, indent=2) + "\n")
-        except OSError as error:
-            raise RunError(f"{self.root}: the folder cannot be made ready ({error.strerror or error})") from error
+            files = (self.model, self.runs, self.metrics, self.summary, self.report)
+            self.claimed.clear(path.name for path in files)
+        self.claimed.make()
+        self._claim(content)
         return []
+
+    def _claim(self, content: dict[str, Any]) -> None:
+        self.claimed.claim(json.dumps(content, indent=2) + "\n")
 
     def discard(self) -> None:
         """Takes the mark of a result away where nothing came of it, so that the next try is not told of one."""
         if not self.runs.is_file():
             self.settings.unlink(missing_ok=True)
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with names such as `finetune.columns.text`."""
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat

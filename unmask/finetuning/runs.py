@@ -16,12 +16,12 @@ from unmask.files import write_atomically, writing
 from unmask.finetuning.files import Files, class_weights, selecting_metric
 from unmask.finetuning.fitting import Fitted, HeldOutData, Plan, evaluate, fit, rank
 from unmask.finetuning.folder import FinishedRun, ResultFolder
-from unmask.finetuning.reporter import FinetuneReporter
 from unmask.finetuning.start import Pretrained, begin
 from unmask.model.checksums import write_checksums
 from unmask.model.foreign import ForeignTask
 from unmask.model.foreign_folder import save_foreign_task
 from unmask.model.task_folder import TaskHead, TaskNetwork, save_task_model
+from unmask.pretraining.reporter import Reporter
 from unmask.report.finetune_page import write_finetune_report
 from unmask.tasks.inputs import Encoded, InputEncoder
 from unmask.tasks.settings import FinetuneSettings
@@ -53,7 +53,7 @@ class Runs:
         files: Files,
         task: Task,
         settings: FinetuneSettings,
-        reporter: FinetuneReporter,
+        reporter: Reporter,
     ) -> None:
         self.pretrained, self.tokenizer, self.task, self.files = pretrained, tokenizer, task, files
         self.settings, self.reporter = settings, reporter
@@ -84,7 +84,7 @@ class Runs:
             self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
         for number in range(len(runs), self.settings.seeds):
             seed = self.settings.seed + number
-            self.reporter.begin(seed, number + 1, self.settings.seeds)
+            self._begin(seed, number + 1)
             fitted = self._fit(seed)
             figures, history = self._figures(fitted), [{"seed": seed, **vars(each)} for each in fitted.history]
             is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
@@ -108,6 +108,13 @@ class Runs:
         self.plan.task.check_network(model)
         return model.to(choose_device())
 
+    def _begin(self, seed: int, number: int) -> None:
+        what = "training"
+        if self.settings.seeds > 1:
+            what = f"seed {seed} ({number} of {self.settings.seeds})"
+            self.reporter.note(what)
+        self.reporter.begin(what, may_end_early=self.settings.patience is not None)
+
     def _rank(self, figures: dict[str, Any]) -> float:
         return rank(figures["metrics"], self.plan.metric)
 
@@ -117,7 +124,7 @@ class Runs:
             self.plan,
             seed=seed,
             on_step=self.reporter.step,
-            on_evaluation=self.reporter.evaluation,
+            on_evaluation=lambda evaluated: self.reporter.note(f"  {evaluated.in_words()}"),
         )
         self.plan.task.finish(fitted.model)
         fitted.model.encoder.compute_dtype = torch.float32  # what is reported is what the saved model does elsewhere

@@ -15,6 +15,7 @@ from unmask.inference.embed import EmbedSettings, LongTexts, embed_texts
 from unmask.inference.model import Model, Precision, load
 from unmask.inference.vector_files import Writing, check_out
 from unmask.model.folder_layout import Pooling
+from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
 from unmask.training.hardware import choose_device, keep_freed_memory
 
@@ -84,7 +85,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     precision: Precision = "float32",
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
-    notify: Callable[[str, int, int | None], None] | None = None,
+    notify: Notify | None = None,
 ) -> EmbeddedFile:
     """Embeds the texts of a file; `Model.embed` does so for texts in memory.
 
@@ -97,7 +98,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         precision: As for `load`.
         overwrite: Whether `out` is replaced.
         note: Told what was decided, in lines.
-        notify: Told what is done, how many characters of it, and of how many (None: not known).
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
         UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
@@ -119,9 +120,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         nonlocal done
         done += chars
         if notify is not None:
-            notify("embedding", done, size if size is not None and size > done else None)
+            notify(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
-    report = embed_file(loaded, texts, target, how, notify=count)
+    report = embed_file(loaded, texts, target, how, count=count)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:
@@ -143,7 +144,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def embed_file(
-    model: Model, file: TextFile, out: Path, settings: EmbedSettings, *, notify: Callable[[int], None]
+    model: Model, file: TextFile, out: Path, settings: EmbedSettings, *, count: Callable[[int], None]
 ) -> EmbedReport:
     """Embeds the texts of a file, some thousands at a time.
 
@@ -152,7 +153,7 @@ def embed_file(
         file: The texts.
         out: A .npy or .parquet file; replaced where it is there.
         settings: How embeddings are made.
-        notify: Is told the characters of each part of the texts that is done.
+        count: Is told the characters of each part of the texts that is done.
 
     Raises:
         UnmaskError: As `TextFile.read`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
@@ -170,7 +171,7 @@ def embed_file(
             num_texts += len(part)
             num_tokens += done.num_tokens
             num_long += done.num_long
-            notify(sum(len(text.text) for text in part))
+            count(sum(len(text.text) for text in part))
     return EmbedReport(num_texts, num_tokens, num_long)
 
 

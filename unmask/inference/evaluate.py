@@ -21,6 +21,7 @@ from unmask.evaluation.uncertainty import plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
 from unmask.margins import margin, over
+from unmask.progress import Notify, counted, ignore
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.tokens.manifest import MANIFEST, load_manifest, verify_files
 from unmask.tokens.shards import TokenStore
@@ -139,7 +140,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     length: int | None = None,
     pseudo_tokens: int = PSEUDO_TOKENS,
     column: str | None = None,
-    notify: Callable[[str, int, int], None] | None = None,
+    notify: Notify | None = None,
 ) -> Evaluation:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
 
@@ -156,7 +157,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             all of their tokens are used. None takes what the model does, at most 512.
         pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
         column: Where the text of tables stands: a name, or a number counted from 0. None finds it.
-        notify: Told what is done, how many tokens of it, and of how many.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
@@ -169,7 +170,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         text = _read(scorable, [paths] if isinstance(paths, str | Path) else paths, max_tokens, column)
 
     def measured(what: str, total: int) -> Measured:
-        count = _counted(notify, what, total)
+        count = counted(notify or ignore, what, total)
         return Measured(scorable.network, scorable.tokenizer, size, masks, count)
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
@@ -241,18 +242,6 @@ def _pseudo(measured: Measured, text: _Text, max_tokens: int) -> dict[str, Any]:
         "pseudo_log_loss_interval": plain_interval(found.interval),
         "pseudo_tokens": int(losses.denominator),
     }
-
-
-def _counted(notify: Callable[[str, int, int], None] | None, what: str, total: int) -> Callable[[int], None]:
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        if notify is not None:
-            notify(what, done, total)
-
-    return count
 
 
 def check_rates(rates: Sequence[float]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from unmask.evaluation.pair_accuracy import Accuracy, few_paradigms, score_pairs
 from unmask.evaluation.pseudo import checked_form
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
+from unmask.progress import Notify, ignore
 from unmask.results import Result, Sheet, Shown, Styled
 
 
@@ -64,7 +64,7 @@ def score(
     *,
     form: str = "plain",
     pairs_per_paradigm: int | None = None,
-    notify: Callable[[str, int, int], None] | None = None,
+    notify: Notify | None = None,
 ) -> Scored:
     """Scores a model on minimal pairs in BLiMP's format.
 
@@ -74,7 +74,7 @@ def score(
         pairs: A file of JSON lines, a folder of such, or a tar archive of such.
         form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.evaluation.pseudo`.
         pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
-        notify: Told what is done, how many tokens of it, and of how many.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
         UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
@@ -92,8 +92,7 @@ def score(
                 kept.append(pair)
         read = kept
     scorable = as_scorable(model)
-    told = None if notify is None else partial(notify, "each token hidden in turn")
-    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=told)
+    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or ignore)
     return Scored(
         {
             **_plain(result.overall),

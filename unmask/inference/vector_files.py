@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from unmask.claimed import check_file
 from unmask.corpus.reading import broken_character
 from unmask.errors import CorpusError, RunError
 
@@ -120,12 +121,9 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         RunError: It is a folder, of no kind that is known, there already, or where nobody may look.
     """
     with _as_run_error(out):
-        if out.is_dir():
-            raise RunError(f"{out} is a folder; --out takes a file")
+        check_file(out, overwrite=overwrite)
         if out.suffix not in KINDS:
             raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
-        if out.exists() and not overwrite:
-            raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
         if not out.parent.is_dir():
             raise RunError(f"{out}: there is no folder {out.parent}; make it first")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from unmask.packing.stream import Cursor, RowStream
 from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
 from unmask.pretraining.following import masking_tables
 from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.progress import counted
 from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
 from unmask.report.audit_page import write_audit
 from unmask.results import Readable, Sheet, Shown, Styled
@@ -143,9 +143,9 @@ def audit(
             check_annotations(recipe, opened.manifest)
         audits, left_out, followers = {}, {}, []
         for name, masking in _strategies(recipe.masking, every_strategy=not chosen):
-            notify = partial(reporter.notify, f"masking by {name}")
+            count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
-                audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), notify)
+                audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), count)
             except (SettingsError, DataError) as error:
                 if chosen:
                     raise
@@ -184,7 +184,7 @@ def _audit_one(
     data: PreparedData,
     max_tokens: int,
     scratch: Path,
-    notify: Callable[[int, int], None],
+    count: Callable[[int], None],
 ) -> Audit:
     training, pairs = recipe.training, recipe.objectives.pairs
     tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=LogReporter())
@@ -198,7 +198,7 @@ def _audit_one(
     )
 
     def batches() -> Iterator[tuple[Rows, MaskedRows, WeighedRows]]:
-        tokens, total = 0, min(max_tokens, data.manifest.train.tokens)
+        tokens = 0
         size = max(1, BATCH_POSITIONS // training.sequence_length)
         for step, batch in enumerate(stream.batches(Cursor(), size)):
             # No model: strategies that follow one begin with equal weights, as a training does.
@@ -206,7 +206,7 @@ def _audit_one(
             masked = masker(batch.rows, step=step, scores=none_yet)
             yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=none_yet)
             tokens += batch.num_tokens
-            notify(tokens, total)
+            count(batch.num_tokens)
             if tokens >= max_tokens or batch.cursor.epoch:
                 return
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from unmask.corpus.sources import STDIN, keep_stdin
 from unmask.errors import RunError
@@ -42,29 +41,15 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, names_budget: bool
     """
     if not folder.holds_run:
         assert wanted is not None
-        write_atomically(folder.recipe, wanted.to_toml())
+        folder.claimed.claim(wanted.to_toml())
         return wanted
     options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
     kept = load_recipe(str(folder.recipe), options=options, complete=False)
     if wanted is not None and options and not names_budget:
         wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
-    if wanted is not None and wanted != kept:
-        key, old, new = next(differences(kept.model_dump(), wanted.model_dump()))
-        raise RunError(
-            f"{folder.root}: the run has {key} = {old!r}, but {new!r} is asked for; a run goes on with its own "
-            "settings: leave them away, or start anew with --overwrite"
-        )
+    if wanted is not None:
+        folder.claimed.check_same(kept.model_dump(), wanted.model_dump())
     return kept
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """In what two tables differ: the key, with those of the tables around it, and what stands there in each."""
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}", before, after
 
 
 def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[str]:

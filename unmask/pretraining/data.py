@@ -129,7 +129,7 @@ def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Rep
         corpus=recipe.corpus,
         tokenizer=recipe.tokenizer,
         annotation=recipe.annotation,
-        notify=reporter.stage,
+        notify=reporter.notify,
         note=reporter.note,
     )
 

@@ -18,10 +18,9 @@ report.html      all of it for the eye
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from unmask.errors import RunError
+from unmask.claimed import ClaimedFolder
 
 START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
 
@@ -47,10 +46,12 @@ class RunFolder:
         self.summary = root / "summary.json"
         self.report = root / "report.html"
 
+        self.claimed = ClaimedFolder(root=root, marker=self.recipe.name, what="a run", ours=self._names())
+
     @property
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
-        return self.recipe.is_file()
+        return self.claimed.is_claimed
 
     def clear(self, *, keep_data: bool = False) -> None:
         """Removes the run's files, the one that makes it a run last; others in its folder stay.
@@ -61,59 +62,7 @@ class RunFolder:
         Raises:
             RunError: A file cannot be removed.
         """
-        try:
-            data = () if keep_data else (self.data,)
-            folders = (self.start, self.old, self.checkpoints, self.model, self.tensorboard)
-            for path in (*data, *folders, *self.root.glob("*.partial")):
-                if path.is_dir():
-                    shutil.rmtree(path)
-            for path in (
-                self.summary,
-                self.report,
-                self.predictions,
-                self.before,
-                self.metrics,
-                self.lexicon,
-                self.stdin,
-                self.sources,
-            ):
-                path.unlink(missing_ok=True)
-            for path in (*self.root.glob("*.partial"), self.recipe):
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.root}: the run that is there cannot be removed ({error})") from error
+        self.claimed.clear(self._names() - ({self.data.name} if keep_data else set()))
 
-    def strangers(self) -> list[str]:
-        """Names of files that are not a run's, among those of the folder, sorted."""
-        ours = {path.name for path in vars(self).values()}
-        names = (path.name for path in self.root.iterdir())
-        return sorted(name for name in names if name not in ours and not name.endswith(".partial"))
-
-
-def open_folder(root: Path, *, resume: bool, overwrite: bool) -> RunFolder:
-    """Makes the folder ready. A run that is there is never overwritten unasked.
-
-    Args:
-        root: The folder; made where missing.
-        resume: Go on with the run that is there, if any.
-        overwrite: Remove the run that is there. Files that are not a run's stay.
-
-    Raises:
-        RunError: There is a run and neither was asked for, both were, or the folder holds other files.
-    """
-    folder = RunFolder(root)
-    if resume and overwrite:
-        raise RunError("--resume and --overwrite exclude each other")
-    if root.exists() and not root.is_dir():
-        raise RunError(f"{root} is a file; --out takes a folder")
-    if folder.holds_run and not resume and not overwrite:
-        raise RunError(f"{root} already holds a run: go on with --resume, or start anew with --overwrite")
-    if not folder.holds_run and root.is_dir() and (strangers := folder.strangers()):
-        raise RunError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
-    if overwrite:
-        folder.clear()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{root}: the folder cannot be made ({error.strerror})") from error
-    return folder
+    def _names(self) -> set[str]:
+        return {path.name for path in vars(self).values() if isinstance(path, Path) and path != self.root}

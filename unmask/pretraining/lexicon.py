@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.claimed import check_file
 from unmask.collocations.build import CHUNK_TOKENS, build_lexicon
 from unmask.collocations.lexicon import Lexicon, load_lexicon
 from unmask.collocations.settings import LexiconSettings
@@ -96,10 +97,7 @@ def lexicon(
     """
     given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
     settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
-    if target.is_dir():
-        raise RunError(f"{target} is a folder; --out takes a file")
-    if target.exists() and not overwrite:
-        raise RunError(f"{target} is already there; replace it with --overwrite, or give another --out")
+    check_file(target, overwrite=overwrite)
     opened = open_prepared(Path(data))
     made = make_lexicon(opened, target, settings, reporter or LogReporter())
     figures = {
@@ -143,11 +141,6 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
     Raises:
         RunError: The file cannot be written.
     """
-    ledger = data.manifest.train
-
-    def notify(what: str, tokens: int) -> None:
-        reporter.stage(what, ledger.bytes * tokens // ledger.tokens, ledger.bytes)
-
     with _scratch(out) as scratch:
         lexicon = build_lexicon(
             lambda: data.train.chunks(CHUNK_TOKENS),
@@ -156,7 +149,7 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
             frequencies=data.frequencies,
             data_sha256=data.manifest.fingerprint,
             scratch=scratch,
-            notify=notify,
+            notify=reporter.notify,
         )
         lexicon.save(out)
     if not len(lexicon):

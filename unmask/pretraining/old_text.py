@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,7 +12,7 @@ from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import STDIN, STDIN_FILE, find_sources
 from unmask.errors import DataError
-from unmask.files import read_object, sync_folder, writing
+from unmask.files import read_object, whole_folder, writing
 from unmask.pretraining.data import is_prepared
 from unmask.pretraining.folder import START_ANEW, RunFolder
 from unmask.recipe.start import StartSettings
@@ -52,15 +51,12 @@ def obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer)
     """
     if (folder / _WHAT).is_file():
         return str(read_object(folder / _WHAT, START_ANEW)["source"])
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    source, files = _named(settings, tokenizer, partial) if settings.old_data else _of_run(settings, tokenizer, partial)
-    content = {"source": source, "files": [path.relative_to(partial).as_posix() for path in files]}
-    with writing(folder):
-        (partial / _WHAT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        sync_folder(partial)
-        os.replace(partial, folder)
+    with whole_folder(folder) as partial:
+        find = _named if settings.old_data else _of_run
+        source, files = find(settings, tokenizer, partial)
+        content = {"source": source, "files": [path.relative_to(partial).as_posix() for path in files]}
+        with writing(folder):
+            (partial / _WHAT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return source
 
 

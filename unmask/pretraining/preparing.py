@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import RunError
 from unmask.pretraining.data import describe
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.recipe.recipe import load_recipe
@@ -99,11 +98,9 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         Path(out),
         reporter or LogReporter(),
     )
-    if DataFolder(root).is_complete and not resume and not overwrite:
-        raise RunError(
-            f"{root} already holds prepared data; replace it with --overwrite, keep it with --resume, or give another "
-            "--out"
-        )
+    folder = DataFolder(root)
+    if folder.is_complete:
+        folder.claimed.check(resume=resume, overwrite=overwrite)
     manifest = prepare_shards(
         [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths],
         root,
@@ -113,7 +110,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         workers=workers,
         resume=resume,
         overwrite=overwrite,
-        notify=reporter.stage,
+        notify=reporter.notify,
         note=reporter.note,
     )
     for text in describe(manifest):

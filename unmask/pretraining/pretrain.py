@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.collocations.lexicon import load_lexicon
 from unmask.corpus.sources import STDIN, find_sources
-from unmask.errors import RunError, UnmaskError
+from unmask.errors import UnmaskError
 from unmask.files import read_object
 from unmask.hub.fetch import local_path
 from unmask.hub.needs import TOKENIZER
@@ -19,7 +19,7 @@ from unmask.margins import documents, margin
 from unmask.pretraining.begin import data_from_checkpoint
 from unmask.pretraining.claim import claim_recipe, claim_sources, masks_by_tokens, packaged_corpus
 from unmask.pretraining.data import is_prepared, obtain_data
-from unmask.pretraining.folder import RunFolder, open_folder
+from unmask.pretraining.folder import RunFolder
 from unmask.pretraining.interrupt import Interruption
 from unmask.pretraining.lexicon import named_lexicon
 from unmask.pretraining.old_text import check_old_data
@@ -162,13 +162,14 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     )
     reporter = reporter or LogReporter()
     with Interruption() as interruption:
-        goes_on = resume and RunFolder(Path(out)).holds_run
+        folder = RunFolder(Path(out))
+        goes_on = resume and folder.holds_run
         wanted = None if goes_on and request.is_empty else request.load()
-        _check_before(paths, tokenizer, Path(out), overwrite=overwrite)
-        if wanted is not None:
-            _check_lexicon(wanted, Path(out), overwrite=overwrite)
-            _check_start(wanted, Path(out), overwrite=overwrite)
-        folder = open_folder(Path(out), resume=resume, overwrite=overwrite)
+        inputs = _check_before(paths, tokenizer, wanted)
+        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+        if overwrite:
+            folder.clear()
+        folder.claimed.make()
         begins = not folder.holds_run
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
@@ -198,47 +199,33 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     return Run(folder.root, summary)
 
 
-def _check_lexicon(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
-    """Finds out before a long preparation that a lexicon is missing or damaged."""
-    if (path := named_lexicon(wanted.masking)) is not None:
-        load_lexicon(path)
-        if overwrite:
-            _check_outside(path, out)
-
-
 def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     return tuple(map(str, [given] if isinstance(given, str | Path) else given))
 
 
-def _check_start(wanted: Recipe, out: Path, *, overwrite: bool) -> None:
-    """Finds mistakes around a checkpoint before a folder is touched."""
-    if wanted.start is None:
-        return
-    check_old_data(wanted.start.old_data)
-    if overwrite:
-        for path in (find_checkpoint(wanted.start.checkpoint), *map(Path, wanted.start.old_data)):
-            _check_outside(path, out)
-
-
 def _check_before(
-    paths: Sequence[str | Path] | None, tokenizer: str | Path | None, out: Path, *, overwrite: bool
-) -> None:
-    """Finds mistakes before a folder is touched."""
+    paths: Sequence[str | Path] | None, tokenizer: str | Path | None, wanted: Recipe | None
+) -> list[Path]:
+    """Finds mistakes before a folder is touched, and so before a long preparation.
+
+    Returns:
+        What is read.
+    """
+    inputs = [Path(path) for path in paths or () if str(path) != STDIN]
     if paths and not is_prepared(paths):
         find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()], announce=False)
     if tokenizer is not None:
         load_tokenizer(tokenizer)
-    if overwrite:
-        used = [] if tokenizer is None else [local_path(tokenizer, TOKENIZER)]
-        for path in map(Path, [*(paths or ()), *used]):
-            _check_outside(path, out)
-
-
-def _check_outside(path: Path, out: Path) -> None:
-    if path.resolve().is_relative_to(out.resolve()):
-        raise RunError(f"{path} lies in {out}, which --overwrite would remove; give another --out")
+        inputs.append(local_path(tokenizer, TOKENIZER))
+    if wanted is not None and (lexicon := named_lexicon(wanted.masking)) is not None:
+        load_lexicon(lexicon)
+        inputs.append(lexicon)
+    if wanted is not None and wanted.start is not None:
+        check_old_data(wanted.start.old_data)
+        inputs += [find_checkpoint(wanted.start.checkpoint), *map(Path, wanted.start.old_data)]
+    return inputs
 
 
 def _figure(found: dict[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Who is told about a run while it goes on. The command line draws bars; a library user gets log lines."""
+"""Who is told of a training and of what is around it. The command line draws bars; a library user gets log lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol
 
 from unmask.evaluation.held_out import HeldOut
 from unmask.pretraining.predictions import Line, plain_line
+from unmask.progress import Progress
 from unmask.training.loop import StepReport
 
 log = logging.getLogger("unmask")
@@ -19,11 +20,16 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """A decision or a fact, in one line."""
 
-    def stage(self, what: str, done: int, total: int | None) -> None:
-        """Preparation: bytes of text done, of how many (None: not known)."""
+    def notify(self, progress: Progress) -> None:
+        """How far what comes before a training, or after it, has come."""
 
-    def begin(self) -> None:
-        """A training begins, or goes on; one reporter may be told of several in turn."""
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """A training begins, or goes on; one reporter may be told of several in turn.
+
+        Args:
+            what: Its name.
+            may_end_early: Whether it may end before its budget is used up.
+        """
 
     def step(self, report: StepReport) -> None:
         """A training step."""
@@ -34,9 +40,6 @@ class Reporter(Protocol):
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
         """What the model makes of the recipe's lines."""
 
-    def notify(self, what: str, done: int, total: int) -> None:
-        """A model is measured: what is done, how many tokens of it, of how many."""
-
 
 class LogReporter:
     """Writes notes and evaluations to the log `unmask`."""
@@ -45,10 +48,10 @@ class LogReporter:
         """Logs it."""
         log.info(text)
 
-    def stage(self, what: str, done: int, total: int | None) -> None:
+    def notify(self, progress: Progress) -> None:
         """Nothing."""
 
-    def begin(self) -> None:
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
         """Nothing."""
 
     def step(self, report: StepReport) -> None:
@@ -64,6 +67,3 @@ class LogReporter:
         """Logs them, with what is predicted in brackets."""
         for line in lines:
             log.info("step %d: %s", step, plain_line(line))
-
-    def notify(self, what: str, done: int, total: int) -> None:
-        """Nothing."""

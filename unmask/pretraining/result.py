@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from unmask.evaluation.held_out import HeldOut, few_draws
 from unmask.evaluation.plateau import explain_plateau, on_plateau
 from unmask.evaluation.uncertainty import plain_interval
-from unmask.files import read_object, write_atomically, writing
+from unmask.files import read_object, whole_folder, write_atomically, writing
 from unmask.model.checksums import write_checksums
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import write_sentence_files
@@ -103,16 +101,12 @@ def _predicted(state: TrainState, watch: Watch) -> list[list[dict[str, Any]]]:
 
 
 def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> None:
-    partial = folder.model.with_name("model.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     config = state.model.config
-    with writing(folder.model):
+    with writing(folder.model), whole_folder(folder.model) as partial:
         save_model(state.model, partial)
         data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
         write_sentence_files(config, partial)
         write_checksums(partial)
-        shutil.rmtree(folder.model, ignore_errors=True)
-        os.replace(partial, folder.model)
 
 
 def _summary(

@@ -7,8 +7,6 @@ so that other tools can compare what was there before with what came of it.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -18,7 +16,7 @@ from typing import Any
 from unmask.corpus.corpus import Corpus
 from unmask.corpus.settings import CorpusSettings
 from unmask.errors import DataError, RunError
-from unmask.files import read_object, sync_folder, writing
+from unmask.files import read_object, whole_folder, writing
 from unmask.hub.fetch import lasting_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.extend import with_positions, with_words
@@ -109,15 +107,11 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
         return StartFacts(**{**content, "examples": tuple(content["examples"])})
     assert recipe.start is not None
     facts, model, tokenizer = _started(recipe.start, recipe.training.sequence_length, texts)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     config = model.config
-    with writing(folder):
+    with writing(folder), whole_folder(folder) as partial:
         save_model(model, partial)
         tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
         (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
-        sync_folder(partial)
-        os.replace(partial, folder)
     return facts
 
 

@@ -8,12 +8,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.claimed import check_file
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.progress import Notify, ignore
 from unmask.results import Result, Shown
 from unmask.tasks.labelled import read_labelled
 from unmask.tasks.settings import Columns
@@ -60,7 +61,7 @@ def predict(
     second: str | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
-    notify: Callable[[str, int, int], None] | None = None,
+    notify: Notify | None = None,
 ) -> Predictions:
     """Predicts for every record of a file.
 
@@ -71,7 +72,7 @@ def predict(
         text, second: Columns, where they are not to be found.
         overwrite: Whether `out` is replaced.
         note: Told which columns were found, and what is longer than the model.
-        notify: Told what is done, how many tokens of it, and of how many.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
@@ -79,8 +80,8 @@ def predict(
     file, target = Path(file), None if out is None else Path(out)
     if target is not None and target.suffix not in _KINDS:
         raise RunError(f"{target}: predictions are written as {' or '.join(_KINDS)}; give such a file")
-    if target is not None and target.exists() and not overwrite:
-        raise RunError(f"{target} is there already: replace it with --overwrite, or give another --out")
+    if target is not None:
+        check_file(target, overwrite=overwrite)
     if isinstance(model, TaskModel):
         loaded = model
     else:
@@ -92,7 +93,7 @@ def predict(
     if data.columns is not None:
         named = {name: column for name, column in vars(data.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
-    found = loaded.predict_records(data.records, notify=None if notify is None else partial(notify, "predicting"))
+    found = loaded.predict_records(data.records, notify=notify or ignore)
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
     for count, what in ((found.truncated, "their ends are not seen"), (found.split, "they are seen in several parts")):
         if count:

@@ -13,7 +13,7 @@ Shape suffixes: N = places, D = hidden size, C = outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -266,10 +266,6 @@ class Task(Protocol):
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
         """The right and the predicted classes, to be laid side by side; empty where it has none."""
         return [], []
-
-
-Notify = Callable[[int, int], None]
-"""Told how many tokens are done, of how many."""
 
 
 def few(names: Sequence[str]) -> str:

@@ -22,9 +22,10 @@ from unmask.model.find import find_model
 from unmask.model.folder import CONFIG, read_config_file
 from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
 from unmask.model.task_folder import TaskNetwork, load_task_model
+from unmask.progress import Notify, counted, ignore
 from unmask.tasks.inputs import Example, InputEncoder, batches_by_length, pack_examples
 from unmask.tasks.known import does_task, task_of
-from unmask.tasks.task import Notify, Record, Task
+from unmask.tasks.task import Record, Task
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -35,7 +36,7 @@ BATCH_TOKENS = 8192
 
 @torch.no_grad()
 def outputs_of(
-    model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify | None = None
+    model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
 ) -> list[NDArray[np.float32]]:
     """What the network says at the places of each example.
 
@@ -43,7 +44,7 @@ def outputs_of(
         model: In evaluation mode, with the task's head.
         task: The task.
         examples: Inputs.
-        notify: Told after every batch how many tokens are done, of how many.
+        notify: Told after every batch how many tokens are done.
 
     Returns:
         For each example [N, C]; N is 1 where the task pools.
@@ -52,7 +53,7 @@ def outputs_of(
     device, alone = model.encoder.device, not model.encoder.shares_rows
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
     asked = [number for number, example in enumerate(examples) if len(example.places)]
-    done, total = 0, sum(len(examples[number].input_ids) for number in asked)
+    count = counted(notify, "predicting", sum(len(examples[number].input_ids) for number in asked))
     for places_of_asked in batches_by_length([examples[n] for n in asked], BATCH_TOKENS, padded=alone):
         numbers = [asked[place] for place in places_of_asked]
         batch = [examples[number] for number in numbers]
@@ -71,9 +72,7 @@ def outputs_of(
         cuts = np.cumsum(sizes if len(logits_NC) == sum(sizes) else np.ones_like(sizes))[:-1]
         for number, output in zip(numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
             outputs[number] = output
-        if notify is not None:
-            done += sum(len(example.input_ids) for example in batch)
-            notify(done, total)
+        count(sum(len(example.input_ids) for example in batch))
     return outputs
 
 
@@ -125,12 +124,12 @@ class TaskModel:
             )
         return found.predictions
 
-    def predict_records(self, records: Sequence[Record], *, notify: Notify | None = None) -> Predicted:
+    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> Predicted:
         """Predicts for records of the task's kind, as they are read from files.
 
         Args:
             records: Any number.
-            notify: Told how many tokens are done, of how many.
+            notify: Told how many tokens are done.
         """
         encoded = self.task.encode(records, self._encoder, with_targets=False)
         outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)

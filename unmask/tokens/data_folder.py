@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.corpus.sources import Source
+from unmask.claimed import ClaimedFolder
+from unmask.corpus.sources import STDIN_FILE, Source
 from unmask.errors import DataError
 from unmask.files import sync_folder, write_atomically, writing
 from unmask.tokens.manifest import MANIFEST, Manifest, load_manifest
@@ -31,11 +32,10 @@ from unmask.tokens.parts import PARTS
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.tokens.work import TRAIN, VALIDATION
 
-UNFINISHED = "unfinished.json"
+UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
 # Written into the tokenizer that stands beside the data; a model writes its own length.
 ANY_LENGTH = int(1e9)
 _SHARD = re.compile(r"\d{5,}\.arrow(\.partial)?")
-_OURS = re.compile(rf"{MANIFEST}|{UNFINISHED}|stdin\.txt|.*\.partial|tokenizer|{PARTS}")
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,15 @@ class DataFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.tokenizer = root / "tokenizer"
+        self.tokenizer = root / TOKENIZER
         self.splits = (root / TRAIN, root / VALIDATION)
         self.parts = root / PARTS
         self._manifest = root / MANIFEST
         self._unfinished = root / UNFINISHED
+        ours = (MANIFEST, UNFINISHED, STDIN_FILE, TOKENIZER, PARTS, TRAIN, VALIDATION)
+        self.claimed = ClaimedFolder(
+            root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -83,18 +87,13 @@ class DataFolder:
         Raises:
             DataError: It is a file, or holds files that are not ours.
         """
-        if self.root.exists() and not self.root.is_dir():
-            raise DataError(f"{self.root} is a file; --out takes a folder")
-        if self.root.is_dir() and (strangers := sorted(self._strangers())):
-            names = ", ".join(strangers[:3])
-            raise DataError(f"{self.root} holds other files ({names}); give a new or empty folder")
-
-    def _strangers(self) -> Iterable[str]:
-        for path in self.root.iterdir():
-            if path in self.splits and path.is_dir():
-                yield from (f"{path.name}/{f.name}" for f in path.iterdir() if not _SHARD.fullmatch(f.name))
-            elif not _OURS.fullmatch(path.name):
-                yield path.name
+        self.claimed.check_names()
+        for split in (path for path in self.splits if path.exists()):
+            names = split.iterdir() if split.is_dir() else (split,)
+            if strangers := sorted(
+                f"{path.relative_to(self.root)}" for path in names if not _SHARD.fullmatch(path.name)
+            ):
+                raise self.claimed.holds_others(strangers)
 
     def unfinished(self) -> Unfinished | None:
         """What an earlier try was making; None where there was none or its file cannot be read."""

@@ -30,7 +30,7 @@ def make_parts(
     made_by: str,
     annotator: Annotator | None = None,
     pool: WorkerPool,
-    notify: Callable[[int], None],
+    count: Callable[[int], None],
 ) -> int:
     """Sees to it that the part of each job is there.
 
@@ -41,7 +41,7 @@ def make_parts(
         made_by: Fingerprint of what parts are made with.
         annotator: What is said of the text beside its tokens; None is nothing.
         pool: Workers; where it has 1, or there is a single job to do, this process does it.
-        notify: Told how many bytes of text are done.
+        count: Told how many more bytes of text are done.
 
     Returns:
         The number of jobs.
@@ -49,19 +49,14 @@ def make_parts(
     Raises:
         DataError: A file cannot be written, or a worker died.
     """
-    num_jobs = num_bytes = 0
-
-    def done(more: int) -> None:
-        nonlocal num_bytes
-        num_bytes += more
-        notify(num_bytes)
+    num_jobs = 0
 
     def to_do() -> Iterator[Job]:
         nonlocal num_jobs
         for job in jobs:
             num_jobs += 1
             if _is_done(job, root, made_by):
-                done(int(job.num_bytes.sum()))
+                count(int(job.num_bytes.sum()))
             else:
                 yield job
 
@@ -72,9 +67,9 @@ def make_parts(
     del first_two  # so that the texts are not held to the end
     if alone:
         for job in left:
-            finish_job(job, tokenizer, root, made_by=made_by, annotator=annotator, notify=done)
+            finish_job(job, tokenizer, root, made_by=made_by, annotator=annotator, count=count)
     else:
-        pool.run(left, made_by=made_by, plan=None if annotator is None else annotator.plan, notify=done)
+        pool.run(left, made_by=made_by, plan=None if annotator is None else annotator.plan, count=count)
     return num_jobs
 
 

@@ -51,7 +51,7 @@ class WorkerPool:
             self._start_process()
 
     def run(
-        self, jobs: Iterable[Job], *, made_by: str, plan: AnnotationPlan | None = None, notify: Callable[[int], None]
+        self, jobs: Iterable[Job], *, made_by: str, plan: AnnotationPlan | None = None, count: Callable[[int], None]
     ) -> None:
         """Carries out jobs, once; returns when all are done.
 
@@ -59,7 +59,7 @@ class WorkerPool:
             jobs: In their order.
             made_by: Fingerprint for the parts.
             plan: What workers annotate; None is nothing.
-            notify: Told in the calling thread how many more bytes of text were tokenized.
+            count: Told in the calling thread how many more bytes of text were tokenized.
 
         Raises:
             UnmaskError: What a worker raised.
@@ -72,30 +72,30 @@ class WorkerPool:
                 thread = threading.Thread(target=self._talk, args=(self._processes[number], made_by, plan), daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._put(job, notify)
+            self._put(job, count)
         self._end_threads()
         while any(thread.is_alive() for thread in self._threads):
-            self._listen(notify, LOOK_SECONDS)
-        self._listen(notify, 0.0)
+            self._listen(count, LOOK_SECONDS)
+        self._listen(count, 0.0)
 
-    def _put(self, job: Job, notify: Callable[[int], None]) -> None:
-        self._listen(notify, 0.0)
+    def _put(self, job: Job, count: Callable[[int], None]) -> None:
+        self._listen(count, 0.0)
         while not self._room.acquire(timeout=LOOK_SECONDS):
-            self._listen(notify, 0.0)
+            self._listen(count, 0.0)
         self._jobs.put(job)
 
     def _end_threads(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def _listen(self, notify: Callable[[int], None], seconds: float) -> None:
+    def _listen(self, count: Callable[[int], None], seconds: float) -> None:
         """Takes the answers that are there, and waits for one."""
         with contextlib.suppress(queue.Empty):
             while True:
                 answer = self._answers.get(timeout=seconds) if seconds else self._answers.get_nowait()
                 if isinstance(answer, BaseException):
                     raise answer
-                notify(answer)
+                count(answer)
                 seconds = 0.0
 
     def _start_process(self) -> None:

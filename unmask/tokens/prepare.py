@@ -30,6 +30,7 @@ from unmask.corpus.labelled import label_names
 from unmask.corpus.settings import CorpusSettings
 from unmask.corpus.sources import find_sources, keep_stdin
 from unmask.errors import DataError, SettingsError, TokenizerError
+from unmask.progress import Notify, Progress, counted, ignore
 from unmask.tokens.data_folder import DataFolder, Unfinished, stamp
 from unmask.tokens.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
 from unmask.tokens.ledger import put_together
@@ -51,9 +52,6 @@ PIECE_BYTES = 250  # about what a piece takes beside its text
 # Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
 PARTS_VERSION = 1
 
-Notify = Callable[[str, int, int | None], None]
-"""Called with what is being done, bytes of text done, and bytes of text there are (None where it is not known)."""
-
 
 def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     paths: Sequence[str | Path],
@@ -66,7 +64,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     resume: bool = False,
     overwrite: bool = False,
     size_bytes: int | None = None,
-    notify: Notify = lambda what, done, total: None,
+    notify: Notify = ignore,
     note: Callable[[str], None] = log.info,
 ) -> Manifest:
     """Tokenizes a corpus into shards. What a try with the same settings has done, before it was stopped, is kept.
@@ -82,7 +80,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         resume: Data that is complete, and was made with the same settings, is returned as it is.
         overwrite: Nothing that is there is kept.
         size_bytes: Text of a shard; None fits it to the sources.
-        notify: Told of the progress.
+        notify: Told of the progress, in bytes of text.
         note: Told what is kept, in a line.
 
     Raises:
@@ -100,7 +98,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     annotation = annotation or AnnotationSettings()
     settings = preparation_settings(paths, corpus, tokenizer, annotation)
     if resume and folder.is_complete:
-        return _complete(out, settings, note)
+        return _complete(folder, settings, note)
     before = None if overwrite else folder.unfinished()
     with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
         if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
@@ -110,14 +108,13 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         if plan is not None:
             note(plan.describe())
         classes = _classes(opened)
-        total = opened.num_bytes
         sources = stamp(opened.all_sources())
         if before is not None and (before.settings, before.sources) != (settings, sources):
             note("the settings or the files have changed since the last try; what still fits is kept")
             unchanged = None
         else:
             unchanged = before
-        reader = _Reader(opened, lambda what, done: notify(what, done, total))
+        reader = _Reader(opened, notify)
         ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
         work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
         if unchanged == work and (finished := folder.finished(work)) is not None:
@@ -135,7 +132,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
                 made_by=work.made_by,
                 annotator=None if plan is None else Annotator(plan),
                 pool=pool,
-                notify=lambda done: notify("tokenizing", done, total),
+                count=counted(notify, "tokenizing", reader.num_bytes, "bytes"),
             )
     labels = {} if plan is None else plan.labels
     manifest = put_together(
@@ -217,14 +214,10 @@ def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPla
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _complete(out: Path, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
+def _complete(folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
     """The manifest of data that needs no more work."""
-    manifest = load_manifest(out)
-    if manifest.settings != settings:
-        raise DataError(
-            f"{out} holds data that was prepared with other sources or settings; replace it with --overwrite, or give "
-            "another --out"
-        )
+    out, manifest = folder.root, load_manifest(folder.root)
+    folder.claimed.check_same(manifest.settings, settings)
     for source in manifest.sources:
         path = Path(source["path"])
         if path.is_file() and path.stat().st_size != source["bytes"]:
@@ -238,10 +231,11 @@ class _Reader:
 
     Attributes:
         check: Finds near-duplicates of the held-out text.
+        num_bytes: Of the text; None where that is not known.
     """
 
-    def __init__(self, corpus: Corpus, notify: Callable[[str, int], None]) -> None:
-        self.check = corpus.check()
+    def __init__(self, corpus: Corpus, notify: Notify) -> None:
+        self.check, self.num_bytes = corpus.check(), corpus.num_bytes
         self._corpus = corpus
         self._notify = notify
         self._kept: list[tuple[TextPiece, bool]] | None = None
@@ -273,9 +267,12 @@ class _Reader:
                 if not held or held_too:
                     num_bytes += utf8_bytes(piece.text)
                     if num_bytes >= told + TOLD_BYTES:
-                        self._notify(what, told := num_bytes)
+                        self._tell(what, told := num_bytes)
                     yield piece.text
-        self._notify(what, num_bytes)
+        self._tell(what, num_bytes)
+
+    def _tell(self, what: str, done: int) -> None:
+        self._notify(Progress(what, done, self.num_bytes, "bytes"))
 
     def jobs(self, size_bytes: int, classes: Sequence[str] | None) -> Generator[Job]:
         """The text cut into jobs, compared with what is held out.
@@ -302,7 +299,7 @@ class _Reader:
         for piece, held in pieces:
             num_bytes += utf8_bytes(piece.text)
             if num_bytes >= told + TOLD_BYTES:
-                self._notify(what, told := num_bytes)
+                self._tell(what, told := num_bytes)
             yield piece, held
 
 

@@ -31,7 +31,7 @@ def run_job(
     *,
     made_by: str = "",
     annotator: Annotator | None = None,
-    notify: Callable[[int], None] = lambda num_bytes: None,
+    count: Callable[[int], None] = lambda num_bytes: None,
 ) -> Part:
     """Tokenizes a job and writes its shards. The same job always gives the same files, byte for byte.
 
@@ -41,7 +41,7 @@ def run_job(
         root: The data folder.
         made_by: Fingerprint for the part.
         annotator: What is said of the text beside its tokens; None is nothing.
-        notify: Told after each batch how many bytes of text were in it.
+        count: Told after each batch how many bytes of text were in it.
 
     Returns:
         What came of it. Saving the part makes the job count as done.
@@ -70,7 +70,7 @@ def run_job(
         for split, rows in zip(splits, (filled & ~held, filled & held), strict=True):
             if rows.any():
                 split.add(batch if rows.all() else batch.select(rows))
-        notify(int(batch.num_bytes.sum()))
+        count(int(batch.num_bytes.sum()))
     counts = splits[0].counts
     used = np.flatnonzero(counts)
     try:
@@ -106,18 +106,18 @@ def finish_job(
     *,
     made_by: str,
     annotator: Annotator | None,
-    notify: Callable[[int], None],
+    count: Callable[[int], None],
 ) -> None:
     """Runs a job and saves its part, with which the job counts as done.
 
     Args:
-        job, tokenizer, root, made_by, annotator, notify: As for `run_job`.
+        job, tokenizer, root, made_by, annotator, count: As for `run_job`.
 
     Raises:
         DataError: A file cannot be written.
         SettingsError: As for `run_job`.
     """
-    part = run_job(job, tokenizer, root, made_by=made_by, annotator=annotator, notify=notify)
+    part = run_job(job, tokenizer, root, made_by=made_by, annotator=annotator, count=count)
     try:
         part.save(root)
     except OSError as error:

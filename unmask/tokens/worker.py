@@ -49,7 +49,7 @@ def main() -> None:
                 root,
                 made_by=made_by,
                 annotator=annotator,
-                notify=lambda n: write_frame(answers, ("bytes", n)),
+                count=lambda n: write_frame(answers, ("bytes", n)),
             )
             answer: tuple[Any, ...] = ("done",)
         except BrokenPipeError:  # nobody waits for the answer any more

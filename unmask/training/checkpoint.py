@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import RunError
-from unmask.files import sync_folder
+from unmask.files import sync_folder, whole_folder
 from unmask.packing.stream import Cursor
 from unmask.training.state import Best, TrainState
 
@@ -46,7 +45,6 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         RunError: It cannot be written; older checkpoints are untouched.
     """
     target = checkpoint_path(root, state.step)
-    partial = root / _PARTIAL
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
     content = {
@@ -60,20 +58,16 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
         "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
     }
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file({name: p.detach().contiguous() for name, p in state.model.named_parameters()}, partial / _MODEL)
-        save_file(state.optimizer.state(), partial / _OPTIMIZER)
-        if state.board is not None:
-            save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
-        (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        sync_folder(partial)
-        shutil.rmtree(target, ignore_errors=True)  # without a state: a removal that was broken off
-        os.replace(partial, target)
+        with whole_folder(target, root / _PARTIAL) as partial:  # one without a state: a removal that was broken off
+            save_file({name: p.detach().contiguous() for name, p in state.model.named_parameters()}, partial / _MODEL)
+            save_file(state.optimizer.state(), partial / _OPTIMIZER)
+            if state.board is not None:
+                save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
+            (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         sync_folder(root)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise RunError(f"{target}: the checkpoint cannot be written ({error}); older ones are untouched") from error
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{target}: the checkpoint cannot be written ({reason}); older ones are untouched") from error
     kept = list_checkpoints(root)[-keep:]
     if state.best is not None:
         kept.append(checkpoint_path(root, state.best.step))

@@ -1,0 +1,198 @@
+"""Folders that a command claims: whether it may write there, what it was begun with, and who else waits.
+
+A folder is claimed by one file, its marker, that says what the folder is for; what stands in it belongs to somebody
+else as long as there is none. The same few steps serve runs, fine-tunings, prepared data, comparisons and exports:
+
+    check ──▶ clear, where it is replaced ──▶ make ──▶ claim ──▶ the work, its result written last
+      └─────▶ check_same, where it goes on ────────────────────▶
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock
+
+from unmask.errors import RunError, UnmaskError
+from unmask.files import write_atomically
+
+LOCK = ".lock"
+_LONGEST = 200  # letters of a value that an error shows
+_WAYS = {"--resume": "go on with --resume", "--overwrite": "replace it with --overwrite"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedFolder:
+    """A folder that one command writes; see the module's docstring.
+
+    Attributes:
+        root: The folder.
+        marker: Name of the file that claims it; None: whatever stands in it does.
+        what: What it holds then, with its article.
+        ours: Names that may stand in it before it is claimed: what a command that was stopped has left. Files under
+            their partial names (`*.partial`) may in any.
+        is_shared: Whether files of others may be added to it once it is claimed; they are never touched.
+        options: By which options it may be written although it is claimed.
+        error: What is raised.
+    """
+
+    root: Path
+    marker: str | None
+    what: str
+    ours: Collection[str] = ()
+    is_shared: bool = True
+    options: tuple[str, ...] = ("--resume", "--overwrite")
+    error: type[UnmaskError] = RunError
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it was begun here."""
+        if self.marker is None:
+            return self.root.is_dir() and any(self.root.iterdir())
+        return (self.root / self.marker).is_file()
+
+    def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
+        """Whether it may be written. Nothing is touched.
+
+        Args:
+            resume: Go on with what is there, if anything.
+            overwrite: Replace it.
+            inputs: What is read, and so must not be replaced.
+
+        Raises:
+            UnmaskError: Both were asked for; what is read lies in it; it is a file or holds other files; or it is
+                claimed, and neither was asked for.
+        """
+        if resume and overwrite:
+            raise self.error("--resume and --overwrite exclude each other")
+        for path in inputs if overwrite else ():
+            if path.resolve().is_relative_to(self.root.resolve()):
+                raise self.error(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
+        self.check_names()
+        if self.is_claimed and not resume and not overwrite:
+            raise self.error(f"{self.root} already holds {self.what}: {self._ways()}")
+
+    def check_names(self) -> None:
+        """Makes sure that nothing of somebody else's is touched.
+
+        Raises:
+            UnmaskError: It is a file, or holds other files.
+        """
+        self._check_folder()
+        if strangers := self.strangers():
+            raise self.holds_others(strangers)
+
+    def _check_folder(self) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; --out takes a folder")
+
+    def holds_others(self, names: Sequence[str]) -> UnmaskError:
+        """The error that files are in it which are not ours."""
+        return self.error(f"{self.root} holds other files ({', '.join(names[:3])}); give a new or empty folder")
+
+    def strangers(self) -> list[str]:
+        """Names in it that must not be there, sorted."""
+        if not self.root.is_dir() or (self.is_shared and self.is_claimed):
+            return []
+        names = (path.name for path in self.root.iterdir())
+        return sorted(name for name in names if name not in {*self.ours, LOCK} and not name.endswith(".partial"))
+
+    def check_same(
+        self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
+    ) -> None:
+        """Makes sure that what goes on is what was begun.
+
+        Args:
+            before: What it was begun with: tables of JSON or TOML.
+            now: What is asked for.
+            but_for: Keys that may differ.
+            of: What the tables are of, for the error.
+
+        Raises:
+            UnmaskError: They differ; the text names the first key, both values and the ways out.
+        """
+        for key, old, new in differences(before, now):
+            if key not in but_for:
+                raise self.changed(f"with {of}{key} = {_short(old)}, but now it is {_short(new)}")
+
+    def changed(self, how: str) -> UnmaskError:
+        """The error that something is not as it was begun: what, in words that follow `a run`."""
+        goes_on = f"{self.what} goes on as it was begun: {self._ways('change that back', without='--resume')}"
+        return self.error(f"{self.root} holds {self.what} {how}; {goes_on}")
+
+    def _ways(self, *first: str, without: str = "") -> str:
+        ways = [*first, *(_WAYS[option] for option in self.options if option != without)]
+        return f"{', '.join(ways)}, or give another --out"
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Removes these files and folders and all partial ones, the marker last: until then, it is claimed.
+
+        Raises:
+            UnmaskError: One cannot be removed.
+        """
+        try:
+            for path in (
+                *(self.root / name for name in sorted(names) if name != self.marker),
+                *self.root.glob("*.partial"),
+            ):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if self.marker is not None:
+                (self.root / self.marker).unlink(missing_ok=True)
+        except OSError as error:
+            raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
+
+    def make(self) -> None:
+        """Makes the folder where it is not there.
+
+        Raises:
+            UnmaskError: It is a file, or cannot be made.
+        """
+        self._check_folder()
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
+
+    def claim(self, content: str) -> None:
+        """Writes the marker; what it says is read when the work goes on.
+
+        Raises:
+            WriteError: It cannot be written.
+        """
+        assert self.marker is not None
+        write_atomically(self.root / self.marker, content)
+
+    def locked(self) -> BaseFileLock:
+        """While it is entered, no other process is in it for the same folder."""
+        return FileLock(self.root / LOCK)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """In what two tables differ: the key, with those of the tables around it, and what stands there in each."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after
+
+
+def check_file(out: Path, *, overwrite: bool) -> None:
+    """Whether a file may be written, before any work is done.
+
+    Raises:
+        RunError: It is a folder, or there already.
+    """
+    if out.is_dir():
+        raise RunError(f"{out} is a folder; --out takes a file")
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_same_text_gives_the_same_tokenizers_in_every_process() -> None:
+    """The library alone numbers letters in the order of a hash map, which changes from process to process."""
     code = (
         "from tests.tokens.families import FAMILIES, trained\n"
         "for family in FAMILIES: print(trained(family).fingerprint)"

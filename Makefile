@@ -34,6 +34,8 @@ demo: $(VENV)/.base
 	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
 
 test test-all: export OMP_NUM_THREADS = 1
+# Tests start many processes: where this is set, each of them would compile the package's source anew.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev

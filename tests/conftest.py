@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import unmask
 from tests.command_line import Main
@@ -30,6 +32,28 @@ from unmask.tokens.tokenizer import Tokenizer
 def pytest_configure() -> None:
     """Keeps tests from the network, where names that are no paths would be looked for."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests of pictures: what a test asks for is drawn."""
+
+
+@pytest.fixture(autouse=True)
+def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Curves are plotted, but not drawn: that would take most of the time of a run of a few steps.
+
+    They are drawn for tests that ask for `drawn`, in runs that several tests share, and in processes of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "drawn" not in request.fixturenames:
+            patch.setattr(Figure, "savefig", write_labels)
+        yield
+
+
+def write_labels(figure: Figure, file: TextIO, **_: object) -> None:
+    """What is in the place of a picture."""
+    file.write(f"<svg>{'; '.join(axes.get_xlabel() for axes in figure.axes)}</svg>")
 
 
 @pytest.fixture

@@ -8,5 +8,5 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
-def scripts_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def scripts_find_each_other(drawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

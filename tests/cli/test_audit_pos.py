@@ -74,6 +74,14 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     assert shown == pytest.approx(expected, abs=0.051)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_rates_by_tag_are_drawn(tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    found = unmask.audit(tagged_jsonl(tmp_path / "a.jsonl"), settings=COLUMNS[1::2], out=page)
+    assert page.read_text().count("part of speech") >= len(found.to_dict()["strategies"])
+
+
 def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path, main: Main) -> None:
     text = tagged_jsonl(tmp_path / "a.jsonl")
     settings = ("--recipe", "tiny", "--set", "masking.units.kind=words", "--set", "masking.weights.kind=pos")

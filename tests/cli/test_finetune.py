@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 import unmask
-from tests.command_line import Main, call
+from tests.command_line import Main
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
 from unmask.tokens.tokenizer import Tokenizer
@@ -129,10 +129,3 @@ def test_an_encoder_that_transformers_runs(main: Main, tokenizer: Tokenizer, tmp
     assert len(second["tags"]) == len(second["probabilities"]) == len(second["words"]) == 8 * 30
     code, _, err = main("fill", tmp_path / "out", "The [MASK].")
     assert (code, "so it predicts no tokens any more" in err) == (2, True)
-
-
-def test_help_names_the_commands() -> None:
-    out, _ = call("--help")
-    for command in ("finetune", "predict"):
-        assert command in out
-        assert "Example: unmask" in call(command, "--help")[0]

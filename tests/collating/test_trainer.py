@@ -99,7 +99,14 @@ def by_row(batches: list[Batch]) -> dict[tuple[int, ...], list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("family", "kind"), [*((family, "bert") for family in FAMILIES), ("bpe", "modernbert")])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("wordpiece", "bert"),
+        ("bpe", "modernbert"),
+        *(pytest.param(family, "bert", marks=pytest.mark.slow) for family in FAMILIES if family != "wordpiece"),
+    ],
+)
 def test_masks_are_those_of_the_epoch_for_any_number_of_workers(tmp_path: Path, family: str, kind: str) -> None:
     seen = {}
     for name, options in {

@@ -33,6 +33,7 @@ def loss_by_rate(name: str, protocol: Protocol, *, overrides: Any, folder: Path,
     return {"loss": abs(rate - 0.004)}
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = tune(plan(data_folder), out)

@@ -1,4 +1,4 @@
-"""A trained model, its graphs, and copies to break."""
+"""Copies of a trained model to break."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from pathlib import Path
 import pytest
 
 import unmask
-
-
-@pytest.fixture(scope="session")
-def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Graphs of the short run, with 8-bit weights too."""
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
 
 
 @pytest.fixture

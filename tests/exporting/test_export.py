@@ -14,13 +14,16 @@ import tokenizers
 import torch
 
 import unmask
+from tests.exporting.test_verify import CHECKS, change_weights, failed
 from unmask.compiled import serves
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting import export as export_module
 from unmask.exporting import onnx_checks, onnx_writer
+from unmask.exporting import verify as verify_module
 from unmask.exporting.check import Check
 from unmask.exporting.graphs import EmbedGraph
 from unmask.exporting.subject import open_subject
+from unmask.model.checksums import CHECKSUMS
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokens.tokenizer import Tokenizer
@@ -33,6 +36,12 @@ FILES = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
 }  # fmt: skip
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
+
+
+@pytest.fixture(scope="module")
+def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Graphs of the short run, with 8-bit weights too. They take long to make: what reads them is in this file."""
+    return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
 
 
 def feeds_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
@@ -258,3 +267,41 @@ def test_mistakes(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_compiled_loops_serve_again_after_an_export(onnx_folder: Path) -> None:
     assert serves(torch.zeros(1))
+
+
+def test_a_sound_model_passes(run: unmask.Run, onnx_folder: Path) -> None:
+    result = unmask.verify(run.folder, onnx=onnx_folder)
+    assert result.passed, result.to_dict()
+    assert result.folder == run.folder / "model"
+    graphs = {f"onnx_{kind}_{what}" for kind in ("fill", "embed") for what in ("equals_ours", "int8_follows_ours")}
+    assert set(result.checks) == CHECKS | graphs | {"onnx_tokenizer_equals_ours"}
+    assert result.skipped == {}
+    differences = {name: check.largest_difference for name, check in result.checks.items()}
+    assert all(difference is not None for difference in differences.values())
+    for name in ("transformers_equals_ours", "packed_equals_alone", "onnx_fill_equals_ours", "onnx_embed_equals_ours"):
+        assert 0 < differences[name] < 1e-4, "two ways to compute it, so not the same bits"  # type: ignore[operator]
+    assert differences["onnx_fill_int8_follows_ours"] > 1e-3  # type: ignore[operator]
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["passed"]
+
+
+def test_a_changed_weight(copy: Path, onnx_folder: Path) -> None:
+    """The model is the same in all libraries still, but not the one that was trained, nor the one that was exported."""
+
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["model.layers.1.mlp.Wo.weight"][3] += 1.0
+
+    change_weights(copy, change)
+    found = failed(copy, onnx=onnx_folder)
+    assert {"files_unchanged", "onnx_fill_equals_ours", "onnx_embed_equals_ours"} <= set(found)
+    assert found["files_unchanged"] == (
+        "model.safetensors is not what was written; if you changed it on purpose, remove checksums.json"
+    )
+    assert "transformers_equals_ours" not in found
+    (copy / CHECKSUMS).unlink()
+    assert failed(copy) == {}
+
+
+def test_without_onnx(run: unmask.Run, onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "missing_onnx", lambda: "onnx not installed")
+    result = unmask.verify(run.folder, onnx=onnx_folder)
+    assert result.skipped == {"onnx_equals_ours": "onnx not installed"}

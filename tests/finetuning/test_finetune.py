@@ -32,6 +32,7 @@ def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path
     return save_encoder(make_model, tokenizer, tmp_path / "encoder")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_classes(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 160, 0), write_classes(tmp_path / "dev.jsonl", 40, 1)
     result = unmask.finetune(

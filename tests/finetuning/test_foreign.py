@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.finetuning.foreign_models import FAMILIES, save_foreign
+from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, SettingsError
 from unmask.model.foreign import ForeignTask
@@ -43,7 +43,14 @@ def finetune(encoder: Path, task: str, train: Path, dev: Path, out: Path, *more:
     return unmask.finetune(encoder, task=task, train=train, validation=dev, out=out, settings=(*FAST, *more))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "XLMRoberta"])  # as MPNet
+@pytest.mark.parametrize(
+    "name",
+    [  # XLMRoberta is as MPNet
+        "Electra",
+        "DebertaV2",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("DistilBert", "Albert", "MPNet")),
+    ],
+)
 def test_classes(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_foreign(name, tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 96, 0), write_classes(tmp_path / "dev.jsonl", 24, 1)

@@ -274,6 +274,7 @@ def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ig
         assert moved == pytest.approx(0.01 * 0.5 * layer_factors(2, 0.5)(name), rel=1e-3), name
 
 
+@pytest.mark.usefixtures("drawn")
 def test_confusion_of_many_classes() -> None:
     from unmask.report.finetune_plots import confusion_plot
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from unmask.report.comparison import comparison_plot
 
 
+@pytest.mark.usefixtures("drawn")
 def test_recipes_named_by_long_paths_leave_room_for_the_figures() -> None:
     """Matplotlib warns where there is none, and warnings are errors here."""
     names = ["tiny", "/home/somebody/" + "experiments/" * 20 + "a_$recipe$_of_mine.toml"]

@@ -73,10 +73,12 @@ def test_every_token_arrives_exactly_once(
         assert sum(part.frequencies[1]) == (part.train.shard.tokens if part.train.shard is not None else 0)
 
 
-@pytest.mark.parametrize("size_bytes", [1500, 6000, 10**9])
-def test_the_files_are_the_same_for_any_number_of_workers(corpus_file: Path, tmp_path: Path, size_bytes: int) -> None:
+@pytest.mark.parametrize(("size_bytes", "several"), [(1500, 3), (6000, 2), (10**9, 2)])
+def test_the_files_are_the_same_for_any_number_of_workers(
+    corpus_file: Path, tmp_path: Path, size_bytes: int, several: int
+) -> None:
     made = []
-    for workers in (1, 2, 3):
+    for workers in (1, several):
         done: list[int] = []
         out = tmp_path / str(workers)
         prepare(
@@ -85,7 +87,7 @@ def test_the_files_are_the_same_for_any_number_of_workers(corpus_file: Path, tmp
         )  # fmt: skip
         made.append(contents(out))
         assert done[-1] == max(done) > 50_000, "progress ends at all of the text"
-    assert made[0] == made[1] == made[2]
+    assert made[0] == made[1]
     num_shards = sum(name.startswith("train/") for name in made[0])
     assert {1500: num_shards > 30, 6000: 8 < num_shards < 30, 10**9: num_shards == 1}[size_bytes]
     assert {name.split("/")[0] for name in made[0]} == {"manifest.json", "tokenizer", "train", "validation"}

@@ -76,6 +76,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_killed_ten_times_the_files_are_the_same(text_file: Path, tmp_path: Path) -> None:
     whole = undisturbed(text_file, tmp_path / "whole")
     num_jobs = sum(name.startswith("train/") for name in whole)
@@ -165,7 +166,9 @@ def test_parts_that_still_fit_are_kept(text_file: Path, data_folder: Path, tmp_p
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_path: Path, signum: int) -> None:
     out = tmp_path / "out"
     process = start(text_file, out, 2000)

@@ -59,7 +59,7 @@ def _compiled(function: Function, **options: Any) -> Function:
         return cast(Function, numba.njit(nogil=True, **options)(function))
 
 
-class _KeptFirst(FunctionCache):  # type: ignore[misc]
+class _KeptFirst(FunctionCache):
     """Has the first process on a machine run the code that all later ones find, so that it gets the same bits.
 
     Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
@@ -98,9 +98,11 @@ def _apart(target_context: Any) -> Any:
 def _forget_what_is_old(folder: Path) -> None:
     """Removes what was compiled before a file of any folder of loops was changed.
 
-    Numba looks at a loop's own file only, not at those whose functions the loop uses.
+    Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     """
-    newest = max((path.stat().st_mtime for path in Path(__file__).parent.glob("*/kernels/*.py")), default=0.0)
+    package = Path(__file__).parent
+    used = (package / "hashing.py", *package.glob("*/kernels/*.py"))
+    newest = max((path.stat().st_mtime for path in used if path.exists()), default=0.0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:

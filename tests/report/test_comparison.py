@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.report.comparison import comparison_plot
+from unmask.report.plots import comparison_plot
 
 
 def test_recipes_named_by_long_paths_leave_room_for_the_figures() -> None:

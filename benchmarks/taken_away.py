@@ -27,7 +27,7 @@ TAKEN_AWAY: dict[str, tuple[str, ...]] = {
     "paragraphs": (),
     "no-packing": (),
 }
-WITH_LOOPS = ("unmask.model.parts", "unmask.model.attention", "unmask.model.loss", "unmask.training.muon")
+WITH_LOOPS = ("unmask.model.fused", "unmask.training.muon")
 _ALONE = 5  # sets this order of rows apart
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,3 +20,25 @@ def test_loops_leave_the_number_of_torchs_threads_alone(threads: int) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(threads), str(threads)]
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_path: Path) -> None:
+    """Where numba compiles a loop, it runs other machine code than it keeps; see `unmask.compiled`."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    code = (
+        "import hashlib, numpy as np; from unmask.model.kernels.norms import STRETCHES, norm_backward;"
+        "draw = np.random.default_rng(0).standard_normal; numbers = lambda *shape: draw(shape).astype(np.float32);"
+        "result, sums = numbers(50, 256), np.zeros((2, STRETCHES, 256), dtype=np.float32);"
+        "given = numbers(50, 256), numbers(0, 0), numbers(50, 256), numbers(256), np.abs(numbers(50, 2));"
+        "norm_backward(*given, result, sums);"
+        "print(hashlib.sha256(result.tobytes() + sums.tobytes()).hexdigest())"
+    )
+    kept, printed = [], []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        printed.append(done.stdout)
+        kept.append({path: path.read_bytes() for path in tmp_path.rglob("*.nbc")})
+    assert len(kept[0]) == 1, "the first process compiled"
+    assert kept[0] == kept[1], "and the second did not"
+    assert printed[0] == printed[1]

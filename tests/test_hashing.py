@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.hashing import GOLDEN, mix, mix_ints, permutation
+from unmask import hashing
+from unmask.hashing import DRAWN_TOGETHER, GOLDEN, BitField, mix, mix_ints, permutation
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -52,3 +53,25 @@ def test_a_permutation_is_one(size: int, key: int) -> None:
     assert order.tolist() == permutation(size, key).tolist()
     if size > 20:
         assert order.tolist() != permutation(size, key + 1).tolist()
+
+
+def test_fields_that_are_drawn_from_one_hash_do_not_overlap() -> None:
+    for what, fields in DRAWN_TOGETHER.items():
+        places = [place for field in fields for place in range(field.first, field.first + field.size)]
+        assert len(set(places)) == len(places), what
+        assert 0 <= min(places) <= max(places) < 64, what
+    listed = {id(field) for fields in DRAWN_TOGETHER.values() for field in fields}
+    assert listed == {id(value) for value in vars(hashing).values() if isinstance(value, BitField)}, "each has a hash"
+
+
+@given(INT64, st.integers(0, 63), st.integers(1, 63))
+def test_a_field_is_the_same_number_of_any_kind_of_integer(value: int, first: int, size: int) -> None:
+    field = BitField(first, min(size, 64 - first))
+    expected = (value % 2**64 >> first) % 2**field.size
+    assert field.of(value) == expected
+    assert field.of(np.array([value], dtype=np.int64)).tolist() == [expected]
+    assert field.of(torch.tensor([value])).tolist() == [expected]
+
+
+def test_orders_are_what_they_were() -> None:
+    assert permutation(12, 1, 2, 3).tolist() == [8, 5, 1, 3, 4, 6, 9, 7, 0, 11, 2, 10]

@@ -12,12 +12,17 @@ say no. Masking is done by loops alone, on the host.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCPUCodegen
+from numba.core.sigutils import normalize_signature
 
 if TYPE_CHECKING:  # text is fingerprinted without torch, which takes seconds to import
     from torch import Tensor
@@ -40,7 +45,10 @@ def inlined(function: Function) -> Function:
 
 def parallel(function: Function) -> Function:
     """Compiles a loop over floating-point numbers, for all cores: `numba.prange` is what they share out."""
-    return _compiled(function, fastmath=_MATH, parallel=True)
+    loop = cast(Any, _compiled(function, fastmath=_MATH, parallel=True))
+    if loop.stats.cache_path is not None:
+        loop._cache = _KeptFirst(loop)
+    return cast(Function, loop)
 
 
 def _compiled(function: Function, **options: Any) -> Function:
@@ -51,13 +59,50 @@ def _compiled(function: Function, **options: Any) -> Function:
         return cast(Function, numba.njit(nogil=True, **options)(function))
 
 
+class _KeptFirst(FunctionCache):
+    """Has the first process on a machine run the code that all later ones find, so that it gets the same bits.
+
+    Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
+    another order. Both are functions of one name: the process that compiles runs the first of them, whereas only the
+    second is kept. So a loop is compiled apart from what this process runs, and then loaded like any that was kept.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        super().__init__(loop.py_func)
+        self._compiler = loop._compiler
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The loop for these types, compiled before if it is not there. Without one, numba compiles it as ever."""
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            self.save_overload(sig, self._compile(sig))
+            found = super().load_overload(sig, target_context)
+        return found
+
+    def _compile(self, sig: Any) -> Any:
+        compiler = copy.copy(self._compiler)
+        target = compiler.targetdescr
+        compiler.targetdescr = SimpleNamespace(
+            options=target.options, typing_context=target.typing_context, target_context=_apart(target.target_context)
+        )
+        return compiler.compile(*normalize_signature(sig))
+
+
+@functools.cache
+def _apart(target_context: Any) -> Any:
+    """A context with names of its own for what is compiled."""
+    return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))
+
+
 @functools.cache
 def _forget_what_is_old(folder: Path) -> None:
     """Removes what was compiled before a file of any folder of loops was changed.
 
-    Numba looks at a loop's own file only, not at those whose functions the loop uses.
+    Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     """
-    newest = max((path.stat().st_mtime for path in Path(__file__).parent.glob("*/kernels/*.py")), default=0.0)
+    package = Path(__file__).parent
+    used = (package / "hashing.py", *package.glob("*/kernels/*.py"))
+    newest = max((path.stat().st_mtime for path in used if path.exists()), default=0.0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:

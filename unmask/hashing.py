@@ -5,11 +5,13 @@ One function in two forms, for numpy and for torch, equal bit for bit. Signed 64
 
 Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, section 4.3, with the constants of Stafford's
 variant 13), applied to a counter that advances by the golden ratio.
+
+Which bits of a hash draw what stands in `DRAWN_TOGETHER`; those of a list are drawn from one hash, and do not overlap.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,63 @@ if TYPE_CHECKING:  # text is hashed without torch, which takes seconds to import
     import torch
 
 Words = TypeVar("Words", "torch.Tensor", NDArray[np.int64])
+Bits = TypeVar("Bits", "torch.Tensor", NDArray[np.int64], int)
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
 _MULTIPLY_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = -7723592293110705685  # 0x94D049BB133111EB
 _WRAP = 1 << 64
 _SIGN = 1 << 63
+
+
+class BitField(NamedTuple):
+    """Some bits of a hash, which are one random number.
+
+    Attributes:
+        first: The lowest of them.
+        size: How many.
+    """
+
+    first: int
+    size: int
+
+    def of(self, bits: Bits) -> Bits:
+        """The number, in [0, 2**size). Loops have `unmask.masking.kernels.hashing.drawn`."""
+        return (bits >> self.first) & ((1 << self.size) - 1)
+
+
+# Of a token's own bits: which units are chosen.
+ORDER = BitField(33, 31)  # the order of units that are equally likely
+WEIGHTED_ORDER = BitField(24, 40)  # that of units with weights, for a budget of tokens
+TURN = BitField(24, 7)  # of a unit itself, what its turn counts
+CROSSING = BitField(0, 24)  # whether the unit is taken that crosses the budget
+EXCHANGE = BitField(0, 32)  # with which unit before it one with a weight changes places
+# Of a hash of them, each with an addend of its own.
+SPAN_LENGTH = BitField(0, 32)
+BEGINNING = BitField(0, 32)  # of systematic draws
+RATE_STEP, RATE_WITHIN = BitField(48, 12), BitField(28, 20)  # between which quantiles a sampled rate is, and where
+PART = BitField(34, 30)  # of a mixture, for a piece of a document
+PART_OF_STEP = BitField(0, 30)  # and for all of a step
+SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token
+# Of a fragment's bits: what becomes of it in sentence pairs.
+IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)
+# Of a hash of a number's place: whether it is dropped.
+DROPPED = BitField(33, 31)
+
+DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
+    "units, equally likely": (ORDER, CROSSING),
+    "units, in a budget of tokens by weights": (WEIGHTED_ORDER, CROSSING),
+    "units, in a budget of tokens by turns": (ORDER, TURN, CROSSING),
+    "units, with weights": (EXCHANGE,),
+    "the length of a span": (SPAN_LENGTH,),
+    "where systematic draws begin": (BEGINNING,),
+    "the rate of a piece": (RATE_STEP, RATE_WITHIN),
+    "the strategy of a piece": (PART,),
+    "the strategy of a step": (PART_OF_STEP,),
+    "what stands at a chosen token": (SHOWN, RANDOM_TOKEN),
+    "a sentence pair": (IS_WRONG, TAIL),
+    "dropout": (DROPPED,),
+}
 
 
 def mix(words: Words) -> Words:

@@ -276,7 +276,7 @@ def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ig
 
 @pytest.mark.usefixtures("drawn")
 def test_confusion_of_many_classes() -> None:
-    from unmask.report.finetune_plots import confusion_plot
+    from unmask.report.finetune_page import confusion_plot
 
     names = [f"class {n}" for n in range(40) for _ in range(40 - n)]
     picture = confusion_plot(names, names)

@@ -161,15 +161,24 @@ def test_without_a_lexicon(tokenizer: Tokenizer) -> None:
         masker([[2, 10, 3]])
 
 
+def contained(found: HashSet, hashes_N: torch.Tensor) -> torch.Tensor:
+    """[N], bool: which of these are in the set."""
+    if not found.size:
+        return torch.zeros_like(hashes_N, dtype=torch.bool)
+    last = len(found.places_P) - 1
+    lower_N = found.places_P[hashes_N & last] == hashes_N
+    return lower_N | (found.places_P[(hashes_N >> 32) & last] == hashes_N)
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 1000, 100_000])
 def test_a_set_holds_what_it_was_made_of(size: int) -> None:
     hashes = mix(torch.arange(size, dtype=torch.int64))
     found = HashSet.of(hashes[torch.randperm(size, generator=torch.Generator().manual_seed(0))])
     assert found.size == size
     assert len(found.places_P) <= max(2, 8 * size), "it never had to grow"
-    assert found.contains(hashes).all()
+    assert contained(found, hashes).all()
     others = torch.cat([mix(torch.arange(size, 2 * size + 1000)), torch.tensor([0, -1, 2**63 - 1, -(2**63)])])
-    assert int(found.contains(others).sum()) == int(torch.isin(others, hashes).sum()) <= 1
+    assert int(contained(found, others).sum()) == int(torch.isin(others, hashes).sum()) <= 1
 
 
 def test_a_set_grows_where_hashes_are_badly_mixed() -> None:
@@ -178,7 +187,7 @@ def test_a_set_grows_where_hashes_are_badly_mixed() -> None:
     found = HashSet.of(hashes)
     assert found.size == 3
     assert len(found.places_P) > 16
-    assert found.contains(hashes).all()
-    assert not found.contains(torch.tensor([1, -1, 1 << 6, 2**63 - 1, -(2**63)])).any()
+    assert contained(found, hashes).all()
+    assert not contained(found, torch.tensor([1, -1, 1 << 6, 2**63 - 1, -(2**63)])).any()
     with pytest.raises(AssertionError, match="not mixed"):
         HashSet.of(torch.arange(64) << 20)

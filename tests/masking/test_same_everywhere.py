@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows, masker_of
+from tests.masking.helpers import make_rows, masker_of, tables_of
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
+from unmask.settings import validated
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -87,6 +88,51 @@ def test_rows_shared_out_over_ranks(tokenizer: Tokenizer, strategy: str, ranks: 
         assert torch.equal(masked.labels, whole.labels[rank::ranks])
 
 
+AS_EVER = {
+    "adaptive": "0129d807209b255a",
+    "contextual": "a582a14c63df745f",
+    "entity": "aef8385a6da5989d",
+    "fewer predicted": "f62d4d7823c01544",
+    "frequency": "aa565510006c7029",
+    "mixture": "32dc7158727abcc6",
+    "mixture by step": "3e4a282ccaf751bd",
+    "phrase": "5d1eaeb90ea97669",
+    "pmi": "025f598e421c8080",
+    "random": "55a10b17ab64b3b3",
+    "sampled rates": "26ede5e5dd47282f",
+    "semantic": "e5e9dac592e8e704",
+    "shown by unit": "3832ac7b54f670b7",
+    "span": "3e4a282ccaf751bd",
+    "syntax": "61c1ebcd319fc83b",
+    "tokens": "55a10b17ab64b3b3",
+    "tokens by turns": "45f08a563c6d22bb",
+    "tokens by weights": "df21b2d0e48bd974",
+    "whole_word": "3e473efd2f24ece9",
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "tokens": {"budget": "tokens", "rate": 0.3},
+    "tokens by weights": {"budget": "tokens", "rate": 0.3, "weights": {"kind": "frequency"}},
+    "tokens by turns": {"budget": "tokens", "rate": 0.3, "strategy": "entity"},
+    "fewer predicted": {"rate": 0.4, "prediction_rate": 0.2, "weights": {"kind": "frequency"}},
+    "sampled rates": {"rate": {"kind": "beta"}},
+    "shown by unit": {"rate": 0.3, "replacement": {"per": "unit", "random_from": "unigram", "shares": [0.5, 0.4, 0.1]}},
+    "mixture": {"strategy": "mixture", "rate": 0.3},
+    "mixture by step": {
+        "units": {"kind": "mixture", "per": "step", "parts": [{"strategy": "random"}, {"strategy": "span"}]},
+        "rate": 0.3,
+    },
+}
+
+
+def test_masks_are_what_they_were(tokenizer: Tokenizer) -> None:
+    """Bit for bit, since models were trained with them and measured on them: which bits draw what may not change."""
+    found = {strategy: digest(tokenizer, strategy)[:16] for strategy in ALL}
+    for name, settings in OTHERS.items():
+        masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables_of(tokenizer))
+        found[name] = digest_of(masker(make_rows(tokenizer, 8, [40, 7]), epoch=3))[:16]
+    assert found == AS_EVER
+
+
 IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
@@ -99,7 +145,11 @@ print(*(digest(tokenizer, strategy) for strategy in ALL))
 
 def digest(tokenizer: Tokenizer, strategy: str) -> str:
     """Of what a strategy makes of some rows."""
-    masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(make_rows(tokenizer, 8, [40, 7]), epoch=3)
+    return digest_of(masker_of(tokenizer, strategy=strategy, rate=0.3)(make_rows(tokenizer, 8, [40, 7]), epoch=3))
+
+
+def digest_of(masked: MaskedRows) -> str:
+    """Of what the model sees and what it is to predict."""
     return hashlib.sha256(masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()).hexdigest()
 
 

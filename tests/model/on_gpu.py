@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.model import attention, encoder, loss, parts
+from unmask.model import encoder, fused
 from unmask.model.choice import Abilities
 
 GPU = Abilities(loops=False, varlen=True, windows=True)
@@ -46,8 +46,7 @@ def reference_varlen(
 
 def tensor_operations(patch: pytest.MonkeyPatch) -> None:
     """No compiled loops."""
-    for module in (parts, attention, loss, encoder):
-        patch.setattr(module, "serves", lambda tensor: False)
+    patch.setattr(fused, "serves", lambda tensor: False)
 
 
 def attend_in_line(patch: pytest.MonkeyPatch, varlen: Any = reference_varlen) -> None:

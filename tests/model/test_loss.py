@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.model import loss as loss_module
+from unmask.model import fused
 from unmask.model.loss import IGNORED, losses_of, losses_of_decoder
 
 
@@ -24,7 +24,7 @@ def parts(count: int = 37, *, hidden: int = 8, vocab: int = 50) -> tuple[Tensor,
 def test_loss_and_gradients_are_those_of_the_plain_loss(
     chunk: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_module, "_CHUNK", chunk)
+    monkeypatch.setattr(fused, "_CHUNK", chunk)
     x, tokens, bias, targets = parts()
     weights = torch.rand(len(targets), generator=torch.Generator().manual_seed(1)) if weighted else None
     logits = functional.linear(x, tokens, bias)

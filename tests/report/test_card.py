@@ -10,8 +10,7 @@ import pytest
 
 import unmask
 from unmask.evaluation.held_out import RATE
-from unmask.report.card import write_card
-from unmask.report.card_use import PLACE
+from unmask.report.card import PLACE, write_card
 from unmask.tokens.manifest import load_manifest
 
 MINIMAL_RECIPE: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unmask.report.comparison import comparison_plot
+from unmask.report.plots import comparison_plot
 
 
 @pytest.mark.usefixtures("drawn")

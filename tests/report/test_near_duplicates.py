@@ -9,8 +9,9 @@ from html import escape
 from pathlib import Path
 
 import unmask
+from tests.report.test_page import page_of
 from unmask.corpus.near_duplicates import Example, NearDuplicates
-from unmask.report import card, page
+from unmask.report import card
 from unmask.tokens.manifest import Manifest, load_manifest
 
 FOUND = NearDuplicates("documents", 1204, 1204, 0, 1168, 2, Example("normalised", "<took> 12 ms", "<took> 7 ms"))
@@ -26,13 +27,13 @@ def test_a_run_tells_of_them(run: unmask.Run) -> None:
     assert found.sentence in (root / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_figures_and_example(manifest: Manifest, tmp_path: Path) -> None:
+def test_figures_and_example(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:
     assert FOUND.sentence == (
         "97.2% of 1,204 held-out documents have a near-duplicate in the training text (1,168 equal but for numbers, "
         "case, white space or punctuation, 2 with a Jaccard similarity of 0.8 or more)."
     )
     told = dataclasses.replace(manifest, near_duplicates=FOUND)
-    html = page._ledger(told)
+    html = page_of(run, tmp_path, told)
     assert FOUND.sentence in html
     assert "Held out: <q>&lt;took&gt; 12 ms</q>; training: <q>&lt;took&gt; 7 ms</q>." in html
     assert FOUND.sentence in card._ledger(told)
@@ -40,5 +41,5 @@ def test_figures_and_example(manifest: Manifest, tmp_path: Path) -> None:
     told.save(tmp_path)
     assert load_manifest(tmp_path) == told
     before = dataclasses.replace(manifest, near_duplicates=None)
-    assert "near-duplicate" not in page._ledger(before) + card._ledger(before)
+    assert "near-duplicate" not in page_of(run, tmp_path, before) + card._ledger(before)
     shutil.rmtree(tmp_path)

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 
 import unmask
+from unmask.pretraining.predictions import PredictedToken
+from unmask.report.page import write_report
+from unmask.tokens.manifest import Manifest, load_manifest
 
 
 class Reader(HTMLParser):
@@ -46,12 +52,25 @@ def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> N
     assert page.count('class=right title="') > 0
 
 
-def test_text_is_escaped() -> None:
-    from unmask.pretraining.predictions import PredictedToken
-    from unmask.report.page import _line
+def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[Sequence[PredictedToken]] = ()) -> str:
+    """The page of a run, with another ledger or other lines."""
+    metrics = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    write_report(
+        folder / "page.html",
+        recipe={"masking": {"strategy": None}},
+        manifest=manifest,
+        summary=run.summary,
+        metrics=[json.loads(line) for line in metrics],
+        before=lines,
+        after=lines,
+    )
+    return (folder / "page.html").read_text(encoding="utf-8")
 
+
+def test_text_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
     line = [PredictedToken("<b>"), PredictedToken("&", True, "<i>", 0.5), PredictedToken("x", False)]
-    html = _line(line, line)
+    page = page_of(run, tmp_path, load_manifest(run.folder / "data"), [line])
+    html = page[page.index("<h2>Held-out lines</h2>") : page.index("<h2>Data</h2>")]
     assert "<b>" not in html
     assert "<i>" not in html
     assert "&lt;i&gt;</span>x" in html, "no space within a word"

@@ -16,7 +16,7 @@ from unmask.errors import SettingsError
 from unmask.masking.engine import Masker
 from unmask.model.block import run_block
 from unmask.model.compiling import compile_model
-from unmask.model.loss import losses_of_part
+from unmask.model.fused import losses_of_part
 from unmask.packing.stream import RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer

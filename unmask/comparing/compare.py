@@ -34,7 +34,7 @@ from unmask.evaluation.comparing import Comparison, compare_figures, error_of_lo
 from unmask.files import write_atomically
 from unmask.masking.settings import STRATEGIES
 from unmask.pretraining.reporter import LogReporter, Reporter
-from unmask.report.comparison import comparison_plot
+from unmask.report.plots import comparison_plot
 
 ASKED = "compare.json"
 FIGURES = {

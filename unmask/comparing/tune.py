@@ -41,7 +41,7 @@ from unmask.files import write_atomically
 from unmask.pretraining.interrupt import Interrupted
 from unmask.pretraining.reporter import LogReporter, Reporter
 from unmask.recipe.recipe import Recipe
-from unmask.report.search import search_plot
+from unmask.report.plots import search_plot
 
 if TYPE_CHECKING:
     import optuna

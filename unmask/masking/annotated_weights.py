@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from unmask.errors import SettingsError
+from unmask.hashing import TURN
 from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.draw import RATE_BITS
 from unmask.masking.kernels.keys import KEY_BITS
 from unmask.masking.keys import LARGEST_LOG2, fixed_log2, uniform_keys
 from unmask.masking.lines import take
@@ -23,7 +23,7 @@ from unmask.settings import Settings
 from unmask.tokens.alignment import HEADS_SHIFT
 
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
-_SHARE_BITS, _FINE_BITS = 8, 7
+_SHARE_BITS = 8
 _LAST = (1 << (KEY_BITS - 1)) - 1
 _NEVER_FIRST = -LARGEST_LOG2
 NOTHING = -(1 << 40)  # less than the logarithm of any weight
@@ -100,8 +100,7 @@ class FirstWeights(Settings):
         before_U = torch.cumsum(size_U, 0) - size_U
         opens_U = torch.diff(group_U, prepend=group_U[:1] - 1) != 0
         before_U = before_U - torch.cummax(torch.where(opens_U, before_U, 0), 0).values
-        part_U = ((rows.bits_T[order_U] >> RATE_BITS) & ((1 << _FINE_BITS) - 1)) * size_U  # bits that nobody else uses
-        turn_U = (before_U << _FINE_BITS) + part_U
+        turn_U = (before_U << TURN.size) + TURN.of(rows.bits_T[order_U]) * size_U
 
         whole = 1 << _SHARE_BITS
         share = min(max(round(self.share * whole), 1), whole - 1)

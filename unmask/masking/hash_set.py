@@ -4,7 +4,7 @@ Every hash of the set stands in one of two places, which are read off its lower 
 and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
 nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
 
-Shape suffixes: N = any; P = places.
+Shape suffix: P = places.
 """
 
 from __future__ import annotations
@@ -46,14 +46,6 @@ class HashSet:
     def to(self, device: torch.device) -> HashSet:
         """The same set on another device."""
         return replace(self, places_P=self.places_P.to(device))
-
-    def contains(self, hashes_N: Tensor) -> Tensor:
-        """Which of these are in the set: [N], bool. Args: hashes_N: int64, on the set's device."""
-        if not self.size:
-            return torch.zeros_like(hashes_N, dtype=torch.bool)
-        last = len(self.places_P) - 1
-        lower_N = self.places_P[hashes_N & last] == hashes_N
-        return lower_N | (self.places_P[(hashes_N >> 32) & last] == hashes_N)
 
 
 def _placed(members: NDArray[np.int64], bits: int) -> NDArray[np.int64] | None:

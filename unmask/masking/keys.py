@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.compiled import arrays
+from unmask.hashing import ORDER
 from unmask.masking.kernels import keys as kernels
 from unmask.masking.kernels.draw import MOST_DOUBLINGS
-from unmask.masking.kernels.keys import KEY_BITS, POINT
+from unmask.masking.kernels.keys import POINT
 
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
-_DRAW_BITS = 40
 _TABLE_BITS = 12
 
 
 def uniform_keys(bits_T: Tensor) -> Tensor:
-    """Keys of equally likely units: the upper random bits. Args: bits_T: int64. Returns: int64 in [0, 2**31)."""
-    return (bits_T >> (64 - KEY_BITS)) & ((1 << KEY_BITS) - 1)
+    """Keys of equally likely units: some of the random bits. Args: bits_T: int64. Returns: int64 in [0, 2**31)."""
+    return ORDER.of(bits_T)
 
 
 def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
     """Keys of units with weights.
 
     Args:
-        bits_T: int64: 64 random bits, of which the upper 40 are used.
+        bits_T: int64: 64 random bits.
         log2_T: int64: logarithm of the weight to base 2, in 2**-18; weights that differ by more than a factor of
             2**1000 or so are cut.
 
@@ -42,7 +42,7 @@ def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
         int64 in [0, 2**31); a smaller key is drawn earlier.
     """
     batch = arrays(bits_T, log2_T, *_tables())
-    return torch.from_numpy(kernels.weighted_keys(_DRAW_BITS, _TABLE_BITS, POINT, *batch))
+    return torch.from_numpy(kernels.weighted_keys(_TABLE_BITS, POINT, *batch))
 
 
 def fixed_log2(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from unmask.hashing import mix, mix_ints
+from unmask.hashing import PART, PART_OF_STEP, mix, mix_ints
 from unmask.masking.flat import FlatRows, FlatUnits, partition
 from unmask.masking.lines import pick, take
 from unmask.masking.settings import MixtureUnits, Part
@@ -20,7 +20,6 @@ from unmask.masking.units import SpanUnits
 from unmask.masking.weights import keys_of
 
 _CHOICE = 5  # sets these draws apart from those that choose units
-_BITS = 30
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ def draw_mixture(
         with_keys: Whether units get keys.
     """
     ends = _ends(mixture, progress)
-    choice_T = mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)) >> (64 - _BITS) & ((1 << _BITS) - 1)
+    choice_T = PART.of(mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)))
     if mixture.per == "step":  # all segments alike
-        one = mix_ints(seed, epoch, step, int(progress * (1 << 53)), _CHOICE) & ((1 << _BITS) - 1)
+        one = PART_OF_STEP.of(mix_ints(seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
         choice_T = torch.full_like(choice_T, one)
     part_T = torch.zeros_like(choice_T)
     for end in ends:
@@ -96,10 +95,10 @@ def draw_mixture(
 
 
 def _ends(mixture: MixtureUnits, progress: float) -> list[int]:
-    """Upper ends of the parts' shares on a scale of 2**30."""
+    """Upper ends of the parts' shares on the scale of the draws."""
     shares = [_share(part, progress) for part in mixture.parts]
     total = sum(shares)
-    return [round(end / total * 2**_BITS) for end in accumulate(shares)]
+    return [round(end / total * 2**PART.size) for end in accumulate(shares)]
 
 
 def _share(part: Part, progress: float) -> float:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from unmask.compiled import arrays
 from unmask.errors import SettingsError
+from unmask.hashing import SHOWN
 from unmask.masking.kernels.replacing import replaced
 from unmask.masking.lines import pick
 from unmask.settings import Settings
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-_BITS = 31
 
 
 class Replacement(Settings):
@@ -108,7 +108,7 @@ def replace(
         draw_place_T = pick(per_unit, unit_begin_T, own_T)
     else:
         draw_place_T = unit_begin_T if per_unit else own_T
-    mask_end, random_end = (round(sum(settings.shares[:n]) * 2**_BITS) for n in (1, 2))
+    mask_end, random_end = (round(sum(settings.shares[:n]) * 2**SHOWN.size) for n in (1, 2))
     tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
     batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
     return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))

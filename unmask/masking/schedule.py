@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from unmask.hashing import RATE_STEP, RATE_WITHIN
 from unmask.settings import Settings
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
-QUANTILES = 1 << 12  # of a distribution of rates, between which it is interpolated
+QUANTILES = 1 << RATE_STEP.size  # of a distribution of rates, between which it is interpolated
 
 
 class LinearRate(Settings):
@@ -150,7 +151,6 @@ def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
         [T], int64, in 2**-point.
     """
     quantiles = torch.from_numpy(np.round(rate.quantiles() * (1 << point)).astype(np.int64))
-    place_T = (bits_T >> 20) & ((1 << 40) - 1)
-    index_T, rest_T = place_T >> 28, (place_T >> 8) & ((1 << 20) - 1)
+    index_T, rest_T = RATE_STEP.of(bits_T), RATE_WITHIN.of(bits_T)
     low_T = quantiles[index_T]
-    return low_T + (((quantiles[index_T + 1] - low_T) * rest_T) >> 20)
+    return low_T + (((quantiles[index_T + 1] - low_T) * rest_T) >> RATE_WITHIN.size)

@@ -22,7 +22,7 @@ from torch._dynamo import maybe_mark_dynamic
 from unmask.model.attention import Plan
 from unmask.model.block import Seeds, run_block
 from unmask.model.encoder import MaskedLM
-from unmask.model.loss import losses_of_part
+from unmask.model.fused import losses_of_part
 
 _VARIANTS = 64  # of a block: first, local and global layers, times the shapes of rows and of parts of a step
 

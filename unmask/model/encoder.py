@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from unmask.compiled import serves, use_threads_of_torch
 from unmask.errors import ModelError
 from unmask.hashing import mix_ints
 from unmask.model.attention import Plan, rotary_table
@@ -99,8 +98,6 @@ class Encoder(nn.Module):
                 f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
             )
         seed = self._seed(dropout_seed)
-        if serves(self.tokens):
-            use_threads_of_torch()
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:

@@ -21,7 +21,7 @@ class MLMHead(nn.Module):
     """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
 
     Attributes:
-        compiled_losses: `losses_of_part`, compiled, for training (`unmask.model.compiling`); None: it is not.
+        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.model.compiling`); None: it is not.
     """
 
     def __init__(self, config: EncoderConfig) -> None:

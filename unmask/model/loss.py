@@ -13,13 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.compiled import arrays, serves
-from unmask.model.kernels import losses as kernels
+from unmask.model import fused
 
 IGNORED = -100
-# Logits in float32 that are worked on at once: on CPUs they stay in the processor's cache; on GPUs they take no more
-# than a gigabyte with all that is made of them, and kernels are long enough to be worth their launch.
-_CHUNK, _GPU_CHUNK = 1 << 19, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ def losses_of_decoder(
         bias_V: float32.
         targets_N: int64; -100: the row is there to keep the shape, has no loss and passes no gradient on.
         weights_N: float32: of each loss; None: all weigh the same.
-        compiled: `losses_of_part`, compiled, which then works on all rows at once; None: it is not.
+        compiled: `unmask.model.fused.losses_of_part`, compiled, which then works on all rows at once; None: it is not.
 
     Returns:
         Losses; those of ignored rows are 0.
@@ -105,17 +101,7 @@ class _DecoderLoss(torch.autograd.Function):
             scale_N = scale_N * weights_N
         each_N = torch.empty(len(x_ND), dtype=torch.float32, device=x_ND.device)
         wrong_N = torch.empty(len(x_ND), dtype=torch.bool, device=x_ND.device)
-        if serves(logits_NV):
-            kernels.losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
-        elif compiled is not None:
-            compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
-        else:
-            chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
-            rows = max(1, chunk // logits_NV.shape[1])
-            for given in zip(
-                *(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True
-            ):
-                losses_of_part(bias_V, *given)
+        fused.losses(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N, compiled=compiled)
         ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits
         ctx.mark_non_differentiable(each_N, wrong_N)
         return (each_N if weights_N is None else each_N * weights_N).sum(), each_N, wrong_N
@@ -127,25 +113,3 @@ class _DecoderLoss(torch.autograd.Function):
         of_tokens = (gradient_NV.T @ x_ND).mul_(factor)
         of_bias = (gradient_NV.new_ones(1, len(x_ND)) @ gradient_NV)[0].float().mul_(factor)  # a sum, in one pass
         return of_x, of_tokens, of_bias, None, None, None
-
-
-def losses_of_part(
-    bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
-) -> None:
-    """Of some rows: what `unmask.model.kernels.losses` does on CPUs, written so that it compiles to few kernels.
-
-    Args:
-        bias_V, logits_NV, targets_N: As for `losses_of_decoder`; the gradient is written over the logits.
-        scale_N: float32: weight of each loss, 0 where the target is ignored.
-        each_N, wrong_N: What is found is written here.
-    """
-    p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
-    largest_N1 = p_NV.amax(1, keepdim=True)
-    right_N1 = p_NV.gather(1, targets_N1)
-    p_NV = (p_NV - largest_N1).exp()
-    sum_N1 = p_NV.sum(1, keepdim=True)
-    each_N.copy_((sum_N1.log() + largest_N1 - right_N1)[:, 0] * (targets_N >= 0))
-    wrong_N.copy_((right_N1 < largest_N1)[:, 0] & (targets_N >= 0))
-    # The right answer by comparison and not by scatter, which would stand in the way of fusing all this.
-    is_right_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == targets_N1
-    logits_NV.copy_(p_NV * (scale_N1 / sum_N1) - is_right_NV * scale_N1)

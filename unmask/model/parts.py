@@ -5,36 +5,13 @@ Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.compiled import serves
-from unmask.hashing import GOLDEN, mix
+from unmask.hashing import DROPPED, GOLDEN, mix
 from unmask.model import fused
 from unmask.model.config import Activation
-
-_SKIPPED_BITS, _DRAWS = 33, 1 << 31  # dropout by hashes takes 31 of 64 bits
-
-
-def relu2(x: Tensor) -> Tensor:
-    """The square of the rectified input. Source: So et al. 2021 (Primer), section 3."""
-    return functional.relu(x).square()
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU in its tanh approximation."""
-    return functional.gelu(x, approximate="tanh")
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_pytorch_tanh": gelu_tanh,
-    "silu": functional.silu,
-    "relu2": relu2,
-}
 
 
 class Linear(nn.Module):
@@ -74,11 +51,7 @@ class Norm(nn.Module):
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum of both (or `x`, where there is nothing to add), and its normalisation."""
-        if serves(x):
-            return fused.add_and_norm(x, added, self.weight, self.bias, self.eps)
-        total = x if added is None else x + added
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return total, functional.layer_norm(total, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
+        return fused.add_and_norm(x, added, self.weight, self.bias, self.eps)
 
 
 def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
@@ -100,8 +73,7 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
         return x
     if isinstance(seed, Tensor):
         counters = torch.arange(x.numel(), device=x.device) * GOLDEN + seed
-        draw = (mix(counters) >> _SKIPPED_BITS) & (_DRAWS - 1)
-        kept = (draw >= round(rate * _DRAWS)).view(x.shape)
+        kept = (DROPPED.of(mix(counters)) >= round(rate * 2**DROPPED.size)).view(x.shape)
         return torch.where(kept, x / (1.0 - rate), 0.0)
     generator = torch.Generator(device=x.device).manual_seed(seed)
     kept = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
@@ -121,12 +93,7 @@ class Activated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I], or [..., 2 x I] where it is gated, to [..., I]."""
-        if serves(x):
-            return fused.activate(x, self.kind, gated=self.gated)
-        if not self.gated:
-            return ACTIVATIONS[self.kind](x)
-        activated, gate = x.chunk(2, dim=-1)
-        return ACTIVATIONS[self.kind](activated) * gate
+        return fused.activate(x, self.kind, gated=self.gated)
 
 
 class GatedMLP(nn.Module):

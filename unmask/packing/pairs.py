@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
-from unmask.hashing import mix
+from unmask.hashing import IS_WRONG, TAIL, mix
 from unmask.packing.pack import Fragment, Segment
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def make_pairs(
         for index, fragment in enumerate(fragments)
         if fragment.length > 1
     }
-    wrong = [index for index, item in cuttable.items() if item.bits < 0]  # the sign: half of all
+    wrong = [index for index, item in cuttable.items() if IS_WRONG.of(item.bits)]
     segments: dict[int, Segment] = {}
     if kind == "next_sentence":
         for one, other in _exchanges(wrong, cuttable):
@@ -101,7 +101,7 @@ def make_pairs(
     for index in cuttable.keys() - segments.keys():
         item = cuttable[index]
         first, second = _cut(item.fragment, _draw(item.tails, item.bits))
-        turned = kind == "sentence_order" and item.bits < 0
+        turned = kind == "sentence_order" and bool(IS_WRONG.of(item.bits))
         segments[index] = Segment((second, first), WRONG) if turned else Segment((first, second), RIGHT)
     numbered = enumerate(fragments)
     return [
@@ -132,7 +132,7 @@ def _tails(fragment: Fragment, store: TokenStore) -> int:
 def _draw(tails: int, bits: int) -> int:
     """One of the lengths."""
     lengths = [length for length, bit in enumerate(bin(tails)[:1:-1]) if bit == "1"]
-    return lengths[(bits & 0xFFFFFFFF) * len(lengths) >> 32]
+    return lengths[TAIL.of(bits) * len(lengths) >> TAIL.size]
 
 
 def _cut(fragment: Fragment, tail: int) -> tuple[Fragment, Fragment]:

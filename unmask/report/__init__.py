@@ -1,1 +1,1 @@
-"""The report of a run: one self-contained HTML file."""
+"""Pages for the eye, each one self-contained HTML file, and the model's card."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from unmask.files import write_atomically
 from unmask.margins import NORMAL
-from unmask.report.page import STYLE
+from unmask.report.page import TEMPLATES, drawn
 from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
 
 
@@ -94,78 +93,14 @@ def write_audit(path: Path, audits: Mapping[str, Audited], *, data: str, left_ou
         data: What was masked, in words.
         left_out: Strategies that were not audited, and why.
     """
-    parts = ["<h1>unmask: audit of masking</h1>", f"<p class=soft>{escape(data)}</p>", _table(audits)]
-    parts += [
-        f"<p class=remark>{escape(name)}: {escape('; '.join(entry.broken))}.</p>"
-        for name, entry in audits.items()
-        if entry.broken
-    ]
-    if left_out:
-        parts.append(
-            f"<p class=soft>Not audited: {escape('; '.join(f'{n} ({why})' for n, why in left_out.items()))}.</p>"
-        )
-    for name, entry in audits.items():
-        parts += [f"<h2>{escape(name)}</h2>", *_pairs(entry.pairs), "<div class=curves>", *_plots(entry), "</div>"]
-        parts.append(_inclusion(entry.inclusion))
-    page = (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: audit of masking</title>"
-        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+    page = TEMPLATES.get_template("audit.html").render(
+        audits=audits,
+        data=data,
+        left_out=left_out,
+        plots={name: drawn(*_plots(entry)) for name, entry in audits.items()},
+        margin=lambda rate, stderr: f"{rate:.2%} ± {NORMAL * stderr:.2%}",
     )
     write_atomically(path, page)
-
-
-def _table(audits: Mapping[str, Audited]) -> str:
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in (
-            "strategy",
-            "asked",
-            "predicted (± 95 %, over pieces)",
-            "masks",
-            "random",
-            "unchanged",
-            "pieces without target",
-            "promises",
-        )
-    )
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td class=number>{a.expected_rate:.2%}</td>"
-        f"<td class=number>{a.rate:.2%} ± {NORMAL * a.rate_stderr:.2%}</td>"
-        + "".join(f"<td class=number>{share:.1%}</td>" for share in a.shares)
-        + f"<td class=number>{a.rows_without_target:,} of {a.rows:,}</td>"
-        + f"<td>{'broken' if a.broken else 'kept'}</td></tr>"
-        for name, a in audits.items()
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
-
-
-def _pairs(found: AuditedPairs | None) -> list[str]:
-    if found is None:
-        return []
-    (first, first_stderr), (second, second_stderr) = found.first, found.second
-    return [
-        f"<p class=soft>Sentence pairs: {first:.2%} ± {NORMAL * first_stderr:.2%} of the tokens in first halves are "
-        f"predicted, {second:.2%} ± {NORMAL * second_stderr:.2%} in second halves (± 95 %, over pairs); some in "
-        f"both of {found.with_both:,} of {found.pairs:,} pairs.</p>"
-    ]
-
-
-def _inclusion(found: AuditedInclusion) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("units by", "", "units", "asked", "predicted"))
-    rows, before = [], None
-    for kind, name, units in found.groups():
-        rows.append(
-            f"<tr><td>{'' if kind == before else escape(kind)}</td><td>{escape(name)}</td>"
-            f"<td class=number>{units.units:,}</td><td class=number>{units.asked:.2%}</td>"
-            f"<td class=number>{units.realised:.2%}{' (broken)' if units.broken else ''}</td></tr>"
-        )
-        before = kind
-    return (
-        "<h3>How often units are predicted, and how often they should be</h3>"
-        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
-    )
 
 
 def _plots(entry: Audited) -> list[str]:

@@ -11,11 +11,11 @@ import tomli_w
 
 from unmask.files import write_atomically
 from unmask.margins import documents, margin, over, sentence, unit_of_summary
-from unmask.report.card_start import base_model, called, changed, domain_rows
-from unmask.report.card_use import how_to_use
+from unmask.report.page import TEMPLATES
 from unmask.tokens.manifest import Manifest
 
 CARD = "README.md"
+PLACE = "path/to/this/folder"  # in its snippets, which a test runs
 
 
 def write_card(
@@ -37,44 +37,37 @@ def write_card(
         mask_token: As the tokenizer spells it.
         remark: What the reader must know of the result, if anything.
     """
-    layout = recipe["model"]["layout"]
-    title = f"{layout}, {_size(summary['num_parameters'])} parameters, masked language model"
-    parts = [
-        _header(layout, mask_token, summary.get("start")),
-        f"# {title}",
-        f"{_origin(summary.get('start'))}: {summary['steps']:,} steps, "
-        f"{summary['tokens_seen']:,} tokens of text, {summary['seconds'] / 60:.1f} minutes on {summary['device']}.",
-        *([f"**{sentence(remark)}**"] if remark else []),
-        "## How to use it",
-        how_to_use(mask_token),
-        "## Data",
-        _ledger(manifest),
-        "## Masking",
-        _masking(recipe["masking"]),
-        "## Evaluation",
-        _evaluation(summary),
-        "## Limits",
-        _limits(summary, recipe),
-        "## Recipe",
-        _recipe(recipe),
-    ]
-    write_atomically(folder / CARD, "\n\n".join(parts) + "\n")
-
-
-def _header(layout: str, mask_token: str, start: Mapping[str, Any] | None) -> str:
-    """YAML; strings are quoted as JSON does, which is YAML too."""
-    base = None if start is None else base_model(start)
-    tags = ["unmask", "masked-language-model", layout, "fill-mask", "feature-extraction", "sentence-transformers"]
-    lines = ["library_name: transformers", "pipeline_tag: fill-mask", f"mask_token: {json.dumps(mask_token)}"]
-    lines += [] if base is None else [f"base_model: {json.dumps(base)}"]
-    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+    start, text = summary.get("start"), TEMPLATES.get_template("card.md")
+    card = text.render(
+        layout=recipe["model"]["layout"],
+        size=_size(summary["num_parameters"]),
+        mask_token=mask_token,
+        quoted=json.dumps,  # strings of JSON are strings of YAML
+        base=None if start is None else _base_model(start),
+        place=PLACE,
+        origin=_origin(start),
+        summary=summary,
+        remark=None if remark is None else sentence(remark),
+        ledger=_ledger(manifest),
+        masking=_masking(recipe["masking"]),
+        documents=documents(summary),
+        figures=_figures(summary),
+        warning=sentence(summary["validation_warning"] or ""),
+        over=over(unit_of_summary(summary)),
+        domains=_table(["", "before", "after"], rows) if (rows := _domain_rows(summary.get("domains") or {})) else None,
+        max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
+        knows=_knows(start),
+        knows_old=(summary.get("domains") or {}).get("old") is not None,
+        recipe=_toml({name: section for name, section in recipe.items() if name != "masking"}),
+    )
+    write_atomically(folder / CARD, card)
 
 
 def _origin(start: Mapping[str, Any] | None) -> str:
     if start is None:
         return "An encoder that was pretrained from raw text with `unmask`"
     return " ".join(
-        filter(None, [f"An encoder that began as {called(start)}.", changed(start), "Trained on with `unmask`"])
+        filter(None, [f"An encoder that began as {_called(start)}.", _changed(start), "Trained on with `unmask`"])
     )
 
 
@@ -120,7 +113,7 @@ def _masking(masking: Mapping[str, Any]) -> str:
     return f"{named}, with {masks}:\n\n{_toml(content)}"
 
 
-def _evaluation(summary: Mapping[str, Any]) -> str:
+def _figures(summary: Mapping[str, Any]) -> str:
     rows = [
         [
             "loss, nats per hidden token",
@@ -140,48 +133,15 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     ]
     for name, figures in summary.get("objectives", {}).items():
         rows.append([f"{name.replace('_', ' ')}: right of {figures['count']:,}", f"{figures['accuracy']:.1%}"])
-    parts = [
-        f"On held-out text ({documents(summary)}), with fixed masks of 15 % of the tokens that are the same for every "
-        "strategy:",
-        _table(["", f"value ({over(unit_of_summary(summary))})"], rows),
-    ]
-    if summary["validation_warning"] is not None:
-        parts.append(sentence(summary["validation_warning"]))
-    if compared := domain_rows(summary.get("domains") or {}):
-        parts += [
-            f"Bits per byte of hidden text ({over(unit_of_summary(summary))}):",
-            _table(["", "before", "after"], compared),
-        ]
-    return "\n\n".join(parts)
-
-
-def _limits(summary: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
-    max_length = recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"]
-    knows_old = (summary.get("domains") or {}).get("old") is not None
-    sources = "the same sources and from the checkpoint's own domain" if knows_old else "the same sources"
-    points = [
-        f"Inputs are at most {max_length:,} tokens long, special tokens included.",
-        f"It saw {summary['epochs']:.1f} epochs of the text above {_knows(summary.get('start'))} may come back in its "
-        "predictions.",
-        f"The figures are of text from {sources}. Nothing was measured on other text or on tasks.",
-        "Sentence vectors are means over an encoder that was not trained to compare sentences: fine-tune it for that.",
-    ]
-    return "\n".join(f"- {point}" for point in points)
+    return _table(["", f"value ({over(unit_of_summary(summary))})"], rows)
 
 
 def _knows(start: Mapping[str, Any] | None) -> str:
     if start is None:
         return "and knows nothing else; what is wrong, private or one-sided in that text"
     return (
-        f"after all that {called(start)} was trained on, whose licence and limits hold here too; what is wrong, "
+        f"after all that {_called(start)} was trained on, whose licence and limits hold here too; what is wrong, "
         "private or one-sided in either"
-    )
-
-
-def _recipe(recipe: Mapping[str, Any]) -> str:
-    shown = {name: section for name, section in recipe.items() if name != "masking"}
-    return (
-        f"Every other setting, as a file for `unmask pretrain --recipe`:\n\n<details>\n\n{_toml(shown)}\n\n</details>"
     )
 
 
@@ -197,3 +157,45 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and Path(value).is_absolute():
         return Path(value).name  # a card travels, and whose machine this was is nobody's business
     return value
+
+
+def _base_model(start: Mapping[str, Any]) -> str | None:
+    """The name that the hub knows it by; None of a folder."""
+    checkpoint = str(start["checkpoint"])
+    return None if Path(checkpoint).is_absolute() else checkpoint.partition("@")[0]
+
+
+def _called(start: Mapping[str, Any]) -> str:
+    """What it is called: its name and commit on the hub, or its folder and the beginning of its hash."""
+    checkpoint = Path(start["checkpoint"])
+    if not checkpoint.is_absolute():
+        return f"`{start['checkpoint']}`"
+    folder = checkpoint.parent if checkpoint.name == "model" else checkpoint
+    return f"`{folder.name}` (sha256 `{start['sha256'][:12]}`)"
+
+
+def _changed(start: Mapping[str, Any]) -> str:
+    """What was done to it before the training, in sentences; empty where nothing was."""
+    found = []
+    if start["new_head"]:
+        found.append("It had no head for masked tokens, so one was drawn.")
+    if start["positions"] is not None:
+        before, after = start["positions"]
+        found.append(f"It was made longer, from {before:,} positions to {after:,}.")
+    if start["new_words"]:
+        found.append(f"{start['new_words']:,} words were added to its vocabulary.")
+    return " ".join(found)
+
+
+def _domain_rows(domains: Mapping[str, Mapping[str, Mapping[str, Any]] | None]) -> list[list[str]]:
+    """Bits per byte of hidden tokens before the training and after it, on the new text and on the old, where known."""
+    return [
+        [f"held-out text of {kind}", *(_bits(figures[when]) for when in ("before", "after"))]
+        for name, kind in (("new", "the data above"), ("old", "the model's own domain"))
+        if (figures := domains.get(name)) is not None
+    ]
+
+
+def _bits(figures: Mapping[str, Any]) -> str:
+    bits = figures["bits_per_token_byte"]
+    return "-" if bits is None else f"{bits:.3f}{margin(figures.get('bits_per_token_byte_interval'))}"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
 from unmask.files import write_atomically
-from unmask.report.finetune_plots import confusion_plot, loss_curves, metric_curves
-from unmask.report.page import STYLE
+from unmask.report.page import TEMPLATES, drawn
+from unmask.report.plots import HELD, INK, TRAIN, new_figure, to_svg
+
+MOST_CLASSES = 24
+_WITH_COUNTS = 12  # more cells have no room for numbers
+_SHADES = LinearSegmentedColormap.from_list("unmask", ["#ffffff", TRAIN, "#1f4b8f"])
 
 
 def write_finetune_report(
@@ -31,37 +40,23 @@ def write_finetune_report(
         classes: The right and the predicted classes of the validation file; empty where the task has none.
         files: Names of the files, by what they are for.
     """
-    title = f"{summary['task']}, {files['train']}"
     right, predicted = classes
-    parts = [
-        f"<h1>unmask finetune: {escape(title)}</h1>",
-        f"<p class=soft>Measured on {escape(files['validation'])}; the best model is told by {summary['metric']}.</p>",
-        _headline(summary),
-        "<h2>Seeds</h2>" if len(summary["seeds"]) > 1 else "<h2>The run</h2>",
-        _seeds(summary),
-        "<h2>Curves</h2><div class=curves>",
-        metric_curves(history, summary["metric"]),
-        loss_curves(history),
-        "</div>",
-    ]
-    if right:
-        parts += [
-            "<h2>Confusion</h2><div class=curves style='max-width: 620px'>",
-            confusion_plot(right, predicted),
-            "</div>",
-        ]
-        parts += ["<h2>Classes</h2>", _classes(right, predicted)]
-    parts += ["<h2>Data</h2>", _ledger(summary["examples"], files), "<h2>Settings</h2>", _settings(settings)]
-    page = (
-        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask finetune: {escape(title)}</title>"
-        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+    page = TEMPLATES.get_template("finetune.html").render(
+        title=f"{summary['task']}, {files['train']}",
+        summary=summary,
+        files=files,
+        headline=_headline(summary),
+        columns=["seed", *summary["metrics"], "epochs", "best epoch", "seconds"],
+        shown=_shown,
+        plots=drawn(metric_curves(history, summary["metric"]), loss_curves(history)),
+        confusion=drawn(confusion_plot(right, predicted)) if right else None,
+        classes=_by_class(right, predicted) if right else [],
+        settings=", ".join(_settings(settings)),
     )
     write_atomically(path, page)
 
 
-def _headline(summary: Mapping[str, Any]) -> str:
+def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     several = len(summary["seeds"]) > 1
     cells = []
     for name, value in summary["metrics"].items():
@@ -73,8 +68,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
         cells.append((_shown(value), label))
     cells += [(_shown(value), f"{name.replace('_', ' ')} on the test file") for name, value in _test(summary).items()]
     cells.append((f"{summary['num_parameters'] / 1e6:.3g}M", "parameters of the encoder"))
-    boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in cells)
-    return f"<div class=figures>{boxes}</div>"
+    return cells
 
 
 def _test(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
@@ -86,47 +80,16 @@ def _shown(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
 
 
-def _seeds(summary: Mapping[str, Any]) -> str:
-    names = list(summary["metrics"])
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("seed", *names, "epochs", "best epoch", "seconds"))
-    rows = "".join(
-        f"<tr><td>{run['seed']}{' (saved)' if run['seed'] == summary['best_seed'] else ''}</td>"
-        + "".join(f"<td class=number>{_shown(run['metrics'][name])}</td>" for name in names)
-        + f"<td class=number>{run['epochs']:g}{', stopped early' if run['stopped_early'] else ''}</td>"
-        f"<td class=number>{run['best_epoch']:g}</td><td class=number>{run['seconds']:.0f}</td></tr>"
-        for run in summary["seeds"]
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
-
-
-def _classes(right: Sequence[str], predicted: Sequence[str]) -> str:
+def _by_class(right: Sequence[str], predicted: Sequence[str]) -> list[tuple[str, tuple[float, ...], int]]:
+    """Precision, recall and F1 of each class, and its examples."""
     from sklearn.metrics import precision_recall_fscore_support
 
     names = sorted(set(right) | set(predicted))
     found = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
-    head = "".join(f"<th>{name}</th>" for name in ("class", "precision", "recall", "F1", "examples"))
-    rows = "".join(
-        f"<tr><td>{escape(name) or '<i>none</i>'}</td>"
-        + "".join(f"<td class=number>{value:.3f}</td>" for value in (precision, recall, f1))
-        + f"<td class=number>{count:,}</td></tr>"
-        for name, precision, recall, f1, count in zip(names, *found, strict=True)
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    return [(name, tuple(values), int(count)) for name, *values, count in zip(names, *found, strict=True)]
 
 
-def _ledger(examples: Mapping[str, Mapping[str, int]], files: Mapping[str, str]) -> str:
-    columns = ("", "file", "examples", "inputs", "cut at the end", "seen in parts")
-    head = "".join(f"<th>{name}</th>" for name in columns)
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(files[name])}</td>"
-        + "".join(f"<td class=number>{counts[key]:,}</td>" for key in ("records", "inputs", "truncated", "split"))
-        + "</tr>"
-        for name, counts in examples.items()
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
+def _settings(settings: Mapping[str, Any]) -> list[str]:
     shown = [f"{key} = {value}" for key, value in settings.items() if value is not None and not isinstance(value, dict)]
     shown += [
         f"{key}.{inner} = {value}"
@@ -135,4 +98,73 @@ def _settings(settings: Mapping[str, Any]) -> str:
         for inner, value in table.items()
         if value is not None
     ]
-    return f"<table><tr><td>finetune</td><td><code>{escape(', '.join(shown))}</code></td></tr></table>"
+    return shown
+
+
+def metric_curves(history: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """The metric on the validation file over the epochs, a line a seed."""
+    figure, axes = new_figure()
+    for lines in _by_seed(history):
+        known = [(line["epoch"], line["metrics"][metric]) for line in lines if line["metrics"][metric] is not None]
+        axes.plot([e for e, _ in known], [v for _, v in known], color=HELD, lw=1.4, marker="o", ms=3.5, alpha=0.75)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("epochs")
+    axes.set_ylabel(f"{metric.replace('_', ' ')} on the validation file")
+    return to_svg(figure)
+
+
+def loss_curves(history: Sequence[Mapping[str, Any]]) -> str:
+    """The mean training loss between evaluations over the epochs, a line a seed."""
+    figure, axes = new_figure()
+    for lines in _by_seed(history):
+        axes.plot(
+            [line["epoch"] for line in lines],
+            [line["loss"] for line in lines],
+            color="#4c78b5", lw=1.4, marker="o", ms=3.5, alpha=0.75,
+        )  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("epochs")
+    axes.set_ylabel("training loss")
+    return to_svg(figure)
+
+
+def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
+    """How often which class is taken for which. Shades are shares of the right class's examples.
+
+    More than 24 classes are cut to the commonest, with all others as one.
+    """
+    from sklearn.metrics import confusion_matrix
+
+    counts = Counter([*right, *predicted])
+    names = sorted(counts)
+    if len(names) > MOST_CLASSES:
+        kept = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
+        right, predicted = ([n if n in kept else "others" for n in each] for each in (right, predicted))
+        names = [*sorted(kept), "others"]
+    matrix = confusion_matrix(right, predicted, labels=names)
+    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    size = 2.2 + 0.42 * max(len(names), 5)
+    figure = Figure(figsize=(size + 0.6, size), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap=_SHADES, vmin=0.0, vmax=1.0)
+    axes.set_xticks(range(len(names)), [_short(name) for name in names], rotation=90 if len(names) > 4 else 0)
+    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("right")
+    if len(names) <= _WITH_COUNTS:
+        for (row, column), count in np.ndenumerate(matrix):
+            color = "#ffffff" if shares[row, column] > 0.6 else INK
+            axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
+    axes.tick_params(labelsize=8)
+    figure.colorbar(image, ax=axes, shrink=0.7, label="share of the class")
+    return to_svg(figure)
+
+
+def _short(name: str) -> str:
+    shown = name or "(none)"
+    return shown.replace("$", r"\$") if len(shown) <= 16 else shown[:15].replace("$", r"\$") + "…"
+
+
+def _by_seed(history: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    seeds = dict.fromkeys(line["seed"] for line in history)
+    return [[line for line in history if line["seed"] == seed] for seed in seeds]

@@ -1,42 +1,36 @@
-"""report.html: curves, figures, predictions before and after training, ledger and settings in one file."""
+"""report.html: curves, figures, predictions before and after training, ledger and settings in one file.
+
+All pages are templates of Jinja2, in `templates/`, beside what is put into them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from unmask.corpus.near_duplicates import NearDuplicates
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
 from unmask.files import write_atomically
-from unmask.margins import documents, margin, sentence
+from unmask.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.report import plots
-from unmask.report.domains import domains_section
 from unmask.tokens.manifest import Manifest
 
-STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #fbfbfa; margin: 0 auto; max-width: 1080px;
-  padding: 2rem 1.5rem 4rem; }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .8rem; }
-p { max-width: 46rem; } .soft { color: #5d6876; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr)); gap: .8rem; margin-top: 1rem; }
-.figures div { background: #fff; border: 1px solid #e3e6ea; border-radius: 8px; padding: .7rem .9rem; }
-.figures b { display: block; font-size: 1.35rem; font-weight: 600; }
-.figures span { color: #5d6876; font-size: .85rem; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
-.curves svg { width: 100%; height: auto; background: #fff; border: 1px solid #e3e6ea; border-radius: 8px; }
-table { border-collapse: collapse; background: #fff; font-size: .9rem; }
-td, th { border: 1px solid #e3e6ea; padding: .3rem .7rem; text-align: left; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.line { background: #fff; border: 1px solid #e3e6ea; border-radius: 8px; padding: .6rem .9rem; margin: .6rem 0; }
-.line p { margin: .25rem 0; max-width: none; } .line small { color: #5d6876; display: inline-block; width: 3.5rem; }
-.right { background: #d6f0dd; border-radius: 3px; padding: 0 .15rem; }
-.wrong { background: #fde2d8; border-radius: 3px; padding: 0 .15rem; }
-.hidden { background: #e6ecf5; border-radius: 3px; padding: 0 .15rem; }
-.remark { background: #fff4d6; border: 1px solid #f0dfae; border-radius: 8px; padding: .7rem .9rem; max-width: none; }
-code { font-family: ui-monospace, monospace; font-size: .85rem; overflow-wrap: anywhere; }
-"""
+TEMPLATES = Environment(
+    loader=PackageLoader("unmask.report"),
+    autoescape=select_autoescape(["html"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_COLUMNS = (
+    ("loss", "nats per token", "{:.3f}"),
+    ("accuracy", "right", "{:.1%}"),
+    ("bits_per_token_byte", "bits per token byte", "{:.3f}"),
+)
+_TIMES = ("before", "after")
 
 
 class Token(Protocol):
@@ -75,40 +69,41 @@ def write_report(
         after: The same lines with those of the trained one.
         remark: What the reader must know of the result, if anything.
     """
-    gain = summary["unigram_entropy"] - summary["validation_loss"]
-    title = f"{summary['num_parameters'] / 1e6:.1f}M parameters, {recipe['masking']['strategy'] or 'own'} masking"
-    parts = [
-        f"<h1>unmask: {escape(title)}</h1>",
-        f"<p class=soft>{escape(', '.join(Path(source['path']).name for source in manifest.sources))}</p>",
-        _headline(summary, gain),
-        *(f"<p class=remark>{escape(sentence(each))}</p>" for each in (remark, summary["validation_warning"]) if each),
-        domains_section(summary),
-        "<h2>Curves</h2><div class=curves>",
-        plots.loss_curve(metrics, summary["unigram_entropy"]),
-        plots.accuracy_curve(metrics),
-        plots.optimizer_curve(metrics),
-        plots.speed_curve(metrics),
-        "</div>",
-        "<h2>Held-out lines</h2>",
-        "<p class=soft>Hidden tokens and what the model puts there, right or wrong, before and after training. "
-        "A mark shows the probability of the right token when pointed at.</p>",
-        *(_line(a, b) for a, b in zip(before, after, strict=True)),
-        "<h2>Data</h2>",
-        _ledger(manifest),
-        "<h2>Settings</h2>",
-        _settings(recipe),
-    ]
-    page = (
-        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>unmask: {escape(title)}</title>"
-        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style></head><body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+    page = TEMPLATES.get_template("report.html").render(
+        title=f"{summary['num_parameters'] / 1e6:.1f}M parameters, {recipe['masking']['strategy'] or 'own'} masking",
+        sources=", ".join(Path(source["path"]).name for source in manifest.sources),
+        headline=_headline(summary),
+        remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
+        **_before_and_after(summary),
+        plots=drawn(
+            plots.loss_curve(metrics, summary["unigram_entropy"]),
+            plots.accuracy_curve(metrics),
+            plots.optimizer_curve(metrics),
+            plots.speed_curve(metrics),
+        ),
+        lines=list(zip(before, after, strict=True)),
+        **told_of(manifest),
+        settings=[
+            (section, ", ".join(_flat(values))) for section, values in recipe.items() if isinstance(values, Mapping)
+        ],
     )
     write_atomically(path, page)
 
 
-def _headline(summary: Mapping[str, Any], gain: float) -> str:
-    figures = [
+def drawn(*svg: str) -> list[Markup]:
+    """Plots as a template takes them: nothing in them is escaped."""
+    return [Markup(each) for each in svg]
+
+
+def told_of(manifest: Manifest) -> dict[str, Any]:
+    """What a template of the ledger needs."""
+    skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
+    return {"manifest": manifest, "skipped": skipped, "near": manifest.near_duplicates}
+
+
+def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    gain = summary["unigram_entropy"] - summary["validation_loss"]
+    return [
         (
             f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}",
             f"held-out loss, nats per token ({_over(summary)})",
@@ -128,8 +123,6 @@ def _headline(summary: Mapping[str, Any], gain: float) -> str:
         (f"{summary['steps']:,}", "steps"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
-    cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in figures)
-    return f"<div class=figures>{cells}</div>"
 
 
 def _over(summary: Mapping[str, Any]) -> str:
@@ -137,64 +130,44 @@ def _over(summary: Mapping[str, Any]) -> str:
     return documents(summary) if summary["validation_loss_interval"] is None else f"± 95 %, over {documents(summary)}"
 
 
-def _line(before: Sequence[Token], after: Sequence[Token]) -> str:
-    hidden = [
-        f"<span class=hidden>{escape(t.token)}</span>" if t.predicted is not None else escape(t.token) for t in before
-    ]
-    rows = [("text", _spaced(before, hidden)), ("before", _predicted(before)), ("after", _predicted(after))]
-    return "<div class=line>" + "".join(f"<p><small>{name}</small>{row}</p>" for name, row in rows) + "</div>"
+def _before_and_after(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a further training brought on the new text and cost on the old; nothing where weights were new."""
+    if "domains" not in summary:
+        return {"start": None}
+    start, domains = summary["start"], summary["domains"]
+    has_margin = any(margin(found[when].get("loss_interval")) for found in domains.values() if found for when in _TIMES)
+    return {
+        "start": start,
+        "changes": _done(start),
+        "over": f" ({over(unit_of_summary(summary))})" if has_margin else "",
+        "domain_columns": [title for _, title, _ in _COLUMNS],
+        "domains": [
+            (
+                name,
+                [
+                    f"{shown.format(found[when][key])}{margin(found[when].get(f'{key}_interval'))}"
+                    for key, _, shown in _COLUMNS
+                    for when in _TIMES
+                ],
+            )
+            for name, found in domains.items()
+            if found is not None
+        ],
+        "old_text": bool(domains["old"]),
+    }
 
 
-def _predicted(line: Sequence[Token]) -> str:
-    words = []
-    for token in line:
-        if token.predicted is None or token.probability is None:
-            words.append(escape(token.token))
-        else:
-            kind = "right" if token.predicted == token.token else "wrong"
-            hint = escape(f"{token.token}: {token.probability:.1%}", quote=True)
-            words.append(f'<span class={kind} title="{hint}">{escape(token.predicted)}</span>')
-    return _spaced(line, words)
-
-
-def _spaced(line: Sequence[Token], parts: Sequence[str]) -> str:
-    """Spaces where the tokens have them."""
-    return "".join(f" {part}" if token.space_before else part for token, part in zip(line, parts, strict=True))
-
-
-def _ledger(manifest: Manifest) -> str:
-    head = "<tr><th></th><th>documents</th><th>bytes</th><th>tokens</th><th>unknown tokens</th></tr>"
-    rows = "".join(
-        f"<tr><td>{name}</td>"
-        + "".join(
-            f"<td class=number>{value:,}</td>"
-            for value in (split.documents, split.bytes, split.tokens, split.unknown_tokens)
-        )
-        + "</tr>"
-        for name, split in (("training", manifest.train), ("held out", manifest.validation))
-    )
-    skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
-    near = "" if manifest.near_duplicates is None else _near_duplicates(manifest.near_duplicates)
-    return (
-        f"<table>{head}{rows}</table><p>{escape(manifest.plan)}. Left out: {escape(skipped)}.</p>{near}"
-        f"<p class=soft>Fingerprint of the data: <code>{manifest.fingerprint}</code></p>"
-    )
-
-
-def _near_duplicates(found: NearDuplicates) -> str:
-    if found.example is None:
-        return f"<p>{escape(found.sentence)}</p>"
-    held_out, training = escape(found.example.held_out), escape(found.example.training)
-    return f"<p>{escape(found.sentence)} Held out: <q>{held_out}</q>; training: <q>{training}</q>.</p>"
-
-
-def _settings(recipe: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(section)}</td><td><code>{escape(', '.join(_flat(values)))}</code></td></tr>"
-        for section, values in recipe.items()
-        if isinstance(values, Mapping)
-    )
-    return f"<table>{rows}</table>"
+def _done(start: Mapping[str, Any]) -> str:
+    """What was done to the checkpoint."""
+    parts = []
+    if start["new_head"]:
+        parts.append("a new head for masked tokens")
+    if start["positions"]:
+        parts.append("{:,} positions instead of {:,}".format(*reversed(start["positions"])))
+    if start["new_words"]:
+        change = start["tokens_after"] / start["tokens_before"] - 1.0
+        parts.append(f"{start['new_words']:,} new words ({', '.join(start['examples'])}), {change:+.1%} tokens")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -1,1 +1,1 @@
-"""Masking on CPUs: loops over tokens, compiled. What GPUs compute by tensor operations stands beside each caller."""
+"""Masking, on the host: loops over tokens, compiled."""

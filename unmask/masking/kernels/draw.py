@@ -9,20 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.compiled import compiled
-from unmask.hashing import mix_ints
-from unmask.masking.kernels.hashing import mix
-from unmask.masking.kernels.keys import KEY_BITS, POINT
+from unmask.hashing import BEGINNING, CROSSING, EXCHANGE, ORDER, mix_ints
+from unmask.masking.kernels.hashing import drawn, mix
+from unmask.masking.kernels.keys import POINT
 from unmask.masking.kernels.rows import Bools, Ints
 
 Floats = NDArray[np.float64]
 
-RATE_BITS = 24
-_CROSSING = (1 << RATE_BITS) - 1  # random bits that say whether the unit is taken that crosses
-_KEY = (1 << KEY_BITS) - 1
+RATE_BITS = CROSSING.size
 _HALF, _LOW = POINT // 2, (1 << POINT // 2) - 1  # fractions of logarithms are looked up in two halves
 MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
-_CHANCE_BITS = 32  # of probabilities
-_ONE, _LOW_32 = 1 << _CHANCE_BITS, (1 << 32) - 1
+_CHANCE_BITS = BEGINNING.size  # of probabilities
+_ONE = 1 << _CHANCE_BITS
 _CHOSEN, _PREDICTED = mix_ints(6), mix_ints(7)  # draws that are independent of those for units, replacement and rates
 _FEW = 16  # units that are rather sorted than parted again
 _PLACE_BITS = 32
@@ -86,7 +84,7 @@ def _take_first(
     """Marks units of a segment in the order of their keys until what they cost fills the room.
 
     Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
-    crosses is taken with probability (room left / its cost), by the lowest of its random bits.
+    crosses is taken with probability (room left / its cost), by its random bits.
 
     Args:
         room: In 2**-RATE_BITS.
@@ -121,7 +119,7 @@ def _take_first(
         words[u], words[smallest] = words[smallest], words[u]
         place = words[u] & _PLACE
         cost = size_T[place] if by_size else 1
-        taken = left > (bits_T[place] & _CROSSING) * cost
+        taken = left > drawn(bits_T[place], CROSSING) * cost
         taken_T[place] = taken or (least_one and before == 0)
         before += cost
     return high
@@ -153,7 +151,7 @@ def fill_tokens(
         segment_begin_T: Where each token's segment begins.
         unit_begin_T, size_T: The units.
         keys_T: In [0, 2**31).
-        bits_T: Random bits, of which the lowest say whether the unit is taken that crosses the budget.
+        bits_T: Random bits, which say whether the unit is taken that crosses the budget.
         share_T: The budget as a share of the tokens, in 2**-RATE_BITS; [T], or [1] for all segments alike.
     """
     total = len(keys_T)
@@ -284,10 +282,10 @@ def _take_weighted(
     for u in range(count):
         order[u] = u
     for u in range(count - 1, 0, -1):  # Fisher and Yates: a random order, without sorting
-        other = ((bits_T[places[u]] & _LOW_32) * (u + 1)) >> 32
+        other = (drawn(bits_T[places[u]], EXCHANGE) * (u + 1)) >> EXCHANGE.size
         order[u], order[other] = order[other], order[u]
     _capped(budgets[0], count, sizes, weights, chances)
-    random = mix(bits_T[begin] + _CHOSEN) & _LOW_32
+    random = drawn(mix(bits_T[begin] + _CHOSEN), BEGINNING)
     taken = _systematic(random, least_one, count, order, chances, places, marked[0])
     if budgets[1] < 0.0:
         return
@@ -295,7 +293,8 @@ def _take_weighted(
     _capped(budgets[1], count, sizes, weights, asked)
     for u in range(count):  # of those that are taken; a smaller budget never raises a probability
         asked[u] = min(asked[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
-    _systematic(mix(bits_T[begin] + _PREDICTED) & _LOW_32, least_one, taken, order, asked, places, marked[1])
+    random = drawn(mix(bits_T[begin] + _PREDICTED), BEGINNING)
+    _systematic(random, least_one, taken, order, asked, places, marked[1])
 
 
 @compiled
@@ -335,7 +334,7 @@ def take_units(
     while begin < total:
         end, count = begin, 0
         while end < total and segment_begin_T[end] == begin:
-            words[count] = (((bits_T[end] >> (64 - KEY_BITS)) & _KEY) << _PLACE_BITS) | end
+            words[count] = (drawn(bits_T[end], ORDER) << _PLACE_BITS) | end
             count += size_T[end] > 0
             end += 1
         share = share_T[begin] if len(share_T) > 1 else share_T[0]

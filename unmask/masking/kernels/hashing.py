@@ -7,10 +7,16 @@ from typing import Any, cast
 
 from unmask import hashing
 from unmask.compiled import compiled
-from unmask.hashing import GOLDEN
+from unmask.hashing import GOLDEN, BitField
 
 # For one number, compiled from the same source.
 mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
+
+
+@compiled
+def drawn(bits: int, field: BitField) -> int:
+    """The number that a field of a hash is."""
+    return (bits >> field.first) & ((1 << field.size) - 1)
 
 
 @compiled

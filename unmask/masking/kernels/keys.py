@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.compiled import compiled
+from unmask.hashing import ORDER, WEIGHTED_ORDER
+from unmask.masking.kernels.hashing import drawn
 from unmask.masking.kernels.rows import Bools, Ints
 
-KEY_BITS = 31
+KEY_BITS = ORDER.size
 POINT = 18  # fixed-point logarithms count in 2**-18
 
 
 @compiled
-def weighted_keys(
-    draw_bits: int, table_bits: int, point: int, bits_T: Ints, log2_T: Ints, mantissas: Ints, corrections: Ints
-) -> Ints:
+def weighted_keys(table_bits: int, point: int, bits_T: Ints, log2_T: Ints, mantissas: Ints, corrections: Ints) -> Ints:
     """log2 of an exponential draw, less log2 of the weight, from the tables of `unmask.masking.keys`: [T]."""
     keys_T = np.empty(len(bits_T), dtype=np.int64)
-    low = (1 << table_bits) - 1
+    low, draw_bits = (1 << table_bits) - 1, WEIGHTED_ORDER.size
     for place in range(len(bits_T)):
-        draw = ((bits_T[place] >> (64 - draw_bits)) & ((1 << draw_bits) - 1)) | 1
+        draw = drawn(bits_T[place], WEIGHTED_ORDER) | 1
         mantissa, exponent = math.frexp(float(draw))
         fine = np.int64(mantissa * (1 << (2 * table_bits + 1))) - (1 << (2 * table_bits))
         coarse = draw >> (draw_bits - 2 * table_bits)

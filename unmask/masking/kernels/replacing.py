@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.compiled import compiled
-from unmask.masking.kernels.hashing import mix
+from unmask.hashing import RANDOM_TOKEN, SHOWN
+from unmask.masking.kernels.hashing import drawn, mix
 from unmask.masking.kernels.rows import Bools, Ints
 
 
@@ -31,26 +32,25 @@ def replaced(
         random_tokens: [V]: how often each id is drawn, the running sum, and the ids that are drawn where all are
             equally likely; else nothing.
         ids_T, chosen_T: The batch.
-        bits_T: A number for each token; of its hash, the lower 31 bits draw the random token.
-        draw_place_T: Whose upper bits draw what is put there: each token's own place, or that of its unit.
+        bits_T: A number for each token, whose hash draws what is put there.
+        draw_place_T: Whose hash draws whether that is the mask: each token's own place, or that of its unit.
     """
     counts_V, ends_V, listed = random_tokens
-    low_31 = (1 << 31) - 1
     seen_T = ids_T.copy()
     for place in range(len(ids_T)):
         if not chosen_T[place]:
             continue
         own_bits = mix(bits_T[place])
         whose = draw_place_T[place]
-        draw = ((own_bits if whose == place else mix(bits_T[whose])) >> 32) & low_31
+        draw = drawn(own_bits if whose == place else mix(bits_T[whose]), SHOWN)
         if draw < mask_end:
             seen_T[place] = mask_id
         elif draw < random_end:
             own, end = counts_V[ids_T[place]], ends_V[ids_T[place]]
-            drawn = ((own_bits & low_31) * (ends_V[-1] - own)) >> 31
-            drawn += own * (drawn >= end - own)
+            nth = (drawn(own_bits, RANDOM_TOKEN) * (ends_V[-1] - own)) >> RANDOM_TOKEN.size
+            nth += own * (nth >= end - own)
             if len(listed):
-                seen_T[place] = listed[drawn]
+                seen_T[place] = listed[nth]
             else:
-                seen_T[place] = np.searchsorted(ends_V, drawn, side="right")
+                seen_T[place] = np.searchsorted(ends_V, nth, side="right")
     return seen_T

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.compiled import compiled
-from unmask.hashing import GOLDEN
-from unmask.masking.kernels.hashing import longer, mix, token_in_word
+from unmask.hashing import GOLDEN, SPAN_LENGTH
+from unmask.masking.kernels.hashing import drawn, longer, mix, token_in_word
 from unmask.masking.kernels.rows import Bools, Ints
 
 
@@ -62,22 +62,22 @@ def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) 
         ends: Upper ends of the lengths 1, 2, ... on a scale of 2**32.
     """
     starts_T = np.zeros(len(word_T), dtype=np.bool_)
-    word, tile_begins, drawn = 0, 0, 0
+    word, tile_begins, own = 0, 0, 0
     for place in range(len(word_T)):
         if segment_begin_T[place] == place:
-            word, tile_begins, drawn = 0, 0, place
+            word, tile_begins, own = 0, 0, place
         if not word_T[place]:
             continue
         if word == tile_begins:
             starts_T[place] = True
-            while not word_T[drawn]:
-                drawn += 1
-            draw = mix(bits_T[drawn] + GOLDEN) & 0xFFFFFFFF
+            while not word_T[own]:
+                own += 1
+            draw = drawn(mix(bits_T[own] + GOLDEN), SPAN_LENGTH)
             length = 1
             while length < len(ends) and draw >= ends[length - 1]:
                 length += 1
             tile_begins += length
-            drawn += 1
+            own += 1
         word += 1
     return starts_T
 

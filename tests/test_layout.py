@@ -12,7 +12,7 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
     "errors", "files", "settings", "hashing", "compiled", "margins", "results", "hub", "corpus", "annotation", "tokens",
-    "collocations", "packing", "masking", "collating", "model", "training", "evaluation", "tasks", "inference",
+    "collocations", "packing", "masking", "collating", "model", "using", "training", "evaluation", "tasks", "inference",
     "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.

@@ -12,8 +12,9 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 FLOW = [
     "errors", "files", "claimed", "progress", "settings", "hashing", "compiled", "margins", "results", "hub", "corpus",
-    "annotation", "tokens", "collocations", "packing", "masking", "collating", "model", "training", "evaluation",
-    "tasks", "inference", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
+    "annotation", "tokens", "collocations", "packing", "masking", "collating", "model", "using", "training",
+    "evaluation", "tasks", "inference", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing",
+    "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

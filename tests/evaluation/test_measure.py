@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,8 @@ from unmask.corpus.documents import TextPiece
 from unmask.corpus.settings import CorpusSettings
 from unmask.evaluation.kinds import kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, segments
-from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.passages import PASSAGE_TOKENS, Passage, cut, passages_of_store, passages_of_text, share_of_text
-from unmask.evaluation.questions import Answer, Question
+from unmask.evaluation.questions import Answer, Question, ask
 from unmask.evaluation.tally import Ratio
 from unmask.evaluation.text_words import Standing, hidden, standing_of, touched, uniform, word_spans
 from unmask.evaluation.uncertainty import ratio_over_draws
@@ -38,16 +37,15 @@ TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
 class Guessing:
     """Every token is as likely as any other, whatever the text."""
 
-    longest = 64
-    batch_positions = 256
-
     def __init__(self, loss: float) -> None:
         self.loss = loss
         self.questions: list[Question] = []
 
-    def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        self.questions += questions
-        return [Answer(np.full(len(q.places), self.loss), np.full(len(q.places), 3)) for q in questions]
+    def __call__(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        for question in questions:
+            self.questions.append(question)
+            count = len(question.places)
+            yield Answer(np.full(count, self.loss), np.full(count, 3))
 
 
 def passages(text: str, tokenizer: Tokenizer, folder: Path, max_tokens: int = 10**6) -> list[Passage]:
@@ -226,22 +224,19 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
 
 
 def test_a_real_model_one_text_at_a_time(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loss, accuracy and standard error against a pass for each text, each alone."""
     model = make_model()
     found = passages(make_text(12, seed=2), tokenizer, tmp_path)
-    network = OwnNetwork(model)
+    monkeypatch.setattr("unmask.using.runner.BATCH_POSITIONS", 300)
     asked: list[Question] = []
 
-    class Watched:
-        longest, batch_positions = 64, 300
+    def watched(questions: Iterable[Question]) -> Iterator[Answer]:
+        asked.extend(questions)
+        return ask(model, asked)
 
-        def answer(self, questions: Sequence[Question]) -> list[Answer]:
-            asked.extend(questions)
-            return network.answer(questions)
-
-    settings = Measured(Watched(), tokenizer, 64, 2, lambda _: None)
+    settings = Measured(watched, tokenizer, 64, 2, lambda _: None)
     figures = measure_tokens(settings, found, kinds_of(found, with_pos=False), {}, 0.3)
     losses, right, among = [], 0, 0
     for question in asked:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import unmask
 from tests.evaluation.oracle import naive_losses
 from unmask.errors import SettingsError
-from unmask.evaluation.own_network import OwnNetwork, places_in_rows
 from unmask.evaluation.pseudo import Likelihoods, one_by_one, pseudo_log_likelihoods
-from unmask.evaluation.questions import Answer, Question, ask
+from unmask.evaluation.questions import Question, ask
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -29,7 +30,7 @@ def test_the_naive_loop_gives_the_same(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, layout: str, form: str
 ) -> None:
     model = make_model(layout=layout)
-    found = pseudo_log_likelihoods(OwnNetwork(model), tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
+    found = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
     for sentence, total, count in zip(SENTENCES, found.totals, found.num_tokens, strict=True):
         losses = list(naive_losses(model, tokenizer, sentence, l2r=form == "word_l2r"))
         assert count == len(losses)
@@ -39,7 +40,7 @@ def test_the_naive_loop_gives_the_same(
 
 def test_progress_is_told_to_the_end(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
     told: list[tuple[int, int | None]] = []
-    network = OwnNetwork(make_model())
+    network = make_model()
     sentences = [f"{SENTENCES[0]} {'the ' * number}cat." for number in range(40)]
     found = pseudo_log_likelihoods(
         network, tokenizer, sentences, notify=lambda progress: told.append((progress.done, progress.total))
@@ -63,7 +64,7 @@ def test_sentences_of_the_same_tokens_are_scored_once(
     ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
     assert ids[0] == ids[1] != ids[2]
     found = pseudo_log_likelihoods(
-        OwnNetwork(make_model()),
+        make_model(),
         tokenizer,
         same,
         form=form,
@@ -119,42 +120,50 @@ def test_sentences_that_cannot_be_scored(run: unmask.Run) -> None:
         run.model.score("The king.")
 
 
-def test_places_in_rows_by_hand() -> None:
-    row, begin, num_rows, length = places_in_rows([5, 3, 2, 2])
-    assert (row.tolist(), begin.tolist(), num_rows, length) == ([0, 1, 1, 2], [0, 0, 3, 0], 3, 5)
-    row, begin, num_rows, _ = places_in_rows([4] * 7)
-    assert (row.tolist(), begin.tolist(), num_rows) == (list(range(7)), [0] * 7, 7)
-    lengths = sorted(np.random.default_rng(0).integers(1, 30, 200).tolist(), reverse=True)
-    row, begin, num_rows, length = places_in_rows(lengths)
-    taken = np.zeros((num_rows, length), dtype=int)
-    for r, b, size in zip(row, begin, lengths, strict=True):
-        assert b + size <= length
-        taken[r, b : b + size] += 1
-    assert taken.max() == 1
-    # First fit with falling sizes needs at most 11/9 of the best number of rows and one more (Dosa 2007).
-    assert num_rows <= 11 / 9 * np.ceil(sum(lengths) / length) + 1
+class Reading:
+    """Says at every place what it sees there, and notes the shapes of its batches."""
+
+    training = True
+    pad_id = 0
+    config = SimpleNamespace(max_position_embeddings=50, vocab_size=400)
+    device = torch.device("cpu")
+    shares_rows = takes_padding = True
+    width = 1
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, int]] = []
+        self.encoder = self
+
+    def train(self, mode: bool = True) -> None:
+        self.training = mode
+
+    def __call__(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
+        assert not self.training
+        self.shapes.append(tuple(input_ids.shape))
+        return input_ids[..., None]
+
+    def predict(self, seen_T1: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(seen_T1[positions_N, 0], 400) * 50.0
 
 
-def test_batches_keep_the_order_and_their_size() -> None:
-    class Counting:
-        longest = 50
-        batch_positions = 64
-
-        def __init__(self) -> None:
-            self.sizes: list[int] = []
-
-        def answer(self, questions: Sequence[Question]) -> list[Answer]:
-            self.sizes.append(sum(len(question.input_ids) for question in questions))
-            lengths = [len(question.input_ids) for question in questions]
-            assert lengths == sorted(lengths, reverse=True)
-            return [Answer(question.targets.astype(float), question.places) for question in questions]
-
+@pytest.mark.parametrize(("shared", "padded"), [(True, True), (False, True), (False, False)])
+def test_batches_keep_the_order_and_their_size(monkeypatch: pytest.MonkeyPatch, shared: bool, padded: bool) -> None:
+    monkeypatch.setattr("unmask.using.runner.BATCH_POSITIONS", 64)
+    monkeypatch.setattr("unmask.evaluation.questions.WINDOW", 1024)
     rng = np.random.default_rng(0)
-    questions = [
-        Question(np.zeros(int(rng.integers(3, 50)), dtype=np.int64), np.array([0]), np.array([number]))
-        for number in range(300)
-    ]
-    network = Counting()
-    assert [int(answer.losses[0]) for answer in ask(network, questions)] == list(range(300))
-    assert len(network.sizes) > 50
-    assert max(network.sizes) < 64 + 50
+    right = rng.random(300) < 0.5
+    questions = []
+    for number in range(300):
+        length = int(rng.integers(3, 50))
+        place = int(rng.integers(length))
+        ids = rng.integers(300, 400, length)
+        ids[place] = number
+        questions.append(Question(ids, np.array([place]), np.array([number if right[number] else 399])))
+    network = Reading()
+    network.shares_rows, network.takes_padding = shared, padded
+    answers = list(ask(network, questions))  # type: ignore[arg-type]
+    assert [answer.ranks[0] == 0 for answer in answers] == right.tolist()
+    assert [answer.losses[0] < 1e-6 for answer in answers] == right.tolist()
+    assert network.training, "the mode is put back"
+    assert len(network.shapes) > 50
+    assert max(rows * length for rows, length in network.shapes) <= 64

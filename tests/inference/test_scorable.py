@@ -13,13 +13,12 @@ import torch
 
 import unmask
 from unmask.errors import ModelError, TokenizerError
-from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import pseudo_log_likelihoods
 from unmask.inference.evaluate import evaluate
-from unmask.inference.scorable import Scorable, as_scorable, load_scorable
-from unmask.inference.transformers_model import TransformersNetwork, _tokenizer
+from unmask.inference.scorable import Scorable, _tokenizer, as_scorable, load_scorable
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
+from unmask.model.foreign import ForeignConfig, ForeignMaskedLM
 from unmask.tokens.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -55,12 +54,16 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
     return model
 
 
+def masked_lm(model: Any) -> ForeignMaskedLM:
+    return ForeignMaskedLM(model.eval(), ForeignConfig(32, 66, 1, 0, model.config.vocab_size))
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     kind, settings = FAMILIES[name]
     theirs = save(name, kind, settings, tmp_path, tokenizer)
     loaded = load_scorable(tmp_path)
-    assert loaded.network.longest == (65 if name == "XLMRoberta" else 66)
+    assert loaded.network.config.max_position_embeddings == (65 if name == "XLMRoberta" else 66)
     check_totals(loaded, theirs)
 
 
@@ -95,7 +98,7 @@ def test_layouts_of_ours_with_parts_that_we_lack(
 ) -> None:
     theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
     loaded = load_scorable(tmp_path)
-    assert isinstance(loaded.network, TransformersNetwork)
+    assert isinstance(loaded.network, ForeignMaskedLM)
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json: .* is not supported, only"):
         unmask.load(tmp_path)
@@ -122,9 +125,11 @@ def test_broken_folders_of_our_layouts_keep_their_errors(
             load_scorable(tmp_path)
 
 
-def test_texts_of_a_batch_are_equally_long(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_texts_of_a_batch_are_equally_long(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
-    network = TransformersNetwork(theirs)
+    network = masked_lm(theirs)
     shapes: list[tuple[int, ...]] = []
     theirs.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
     found = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
@@ -132,10 +137,10 @@ def test_texts_of_a_batch_are_equally_long(tokenizer: Tokenizer, tmp_path: Path)
     assert lengths[0] != lengths[1]
     assert sorted(shapes) == sorted(zip(found.num_tokens.tolist(), lengths, strict=True)), "a batch a sentence"
     shapes.clear()
-    network.batch_positions = 40
+    monkeypatch.setattr("unmask.using.runner.BATCH_POSITIONS", 40)
     again = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
     assert len(shapes) > 2
-    assert max(rows * length for rows, length in shapes) < 40 + max(lengths), "no more than was asked for"
+    assert max(rows * length for rows, length in shapes) <= 40, "no more than was asked for"
     assert again.totals == pytest.approx(found.totals, rel=1e-5)
 
 
@@ -143,10 +148,10 @@ def test_weights_in_half_precision_are_measured_in_float32(tokenizer: Tokenizer,
     theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
     theirs.half().save_pretrained(tmp_path)
     loaded = load_scorable(tmp_path)
-    assert isinstance(loaded.network, TransformersNetwork)
-    assert {parameter.dtype for parameter in loaded.network.model.parameters()} == {torch.float32}
+    assert isinstance(loaded.network, ForeignMaskedLM)
+    assert {parameter.dtype for parameter in loaded.network.parameters()} == {torch.float32}
     found = pseudo_log_likelihoods(loaded.network, tokenizer, SENTENCES).totals
-    expected = pseudo_log_likelihoods(TransformersNetwork(theirs), tokenizer, SENTENCES).totals
+    expected = pseudo_log_likelihoods(masked_lm(theirs.float()), tokenizer, SENTENCES).totals
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -156,13 +161,13 @@ def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokeni
     save_model(model, tmp_path)
     tokenizer.save(tmp_path, max_length=64)
     ours = load_scorable(tmp_path)
-    assert isinstance(ours.network, OwnNetwork)
+    assert isinstance(ours.network, MaskedLM)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     tokenizer.save(tmp_path / "shards", max_length=64)
     assert not (tmp_path / "shards" / "model.safetensors").exists()
     other = load_scorable(tmp_path / "shards")
-    assert not isinstance(other.network, OwnNetwork)
+    assert isinstance(other.network, ForeignMaskedLM)
     a, b = (pseudo_log_likelihoods(s.network, tokenizer, SENTENCES).totals for s in (ours, other))
     assert np.abs(a - b).max() < 1e-3
 
@@ -173,7 +178,7 @@ def test_networks_move_to_a_device(
 ) -> None:
     settings = FAMILIES["Electra"][1]
     model = save("Electra", "ForMaskedLM", settings, tmp_path, tokenizer) if theirs else make_model()
-    network = TransformersNetwork(model) if theirs else OwnNetwork(model)
+    network = masked_lm(model) if theirs else model
     network.to(torch.device("meta"))
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 

@@ -15,7 +15,7 @@ from unmask.masking.engine import unmasked
 from unmask.model.task_folder import save_task_model, with_task_head
 from unmask.tasks.answer import BEGIN, END, Answer, AnswerPrediction, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify
-from unmask.tasks.inputs import Example, InputEncoder, batches_by_length, first_pieces, pack_examples, words_of
+from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples, words_of
 from unmask.tasks.multi_label import MultiLabel
 from unmask.tasks.pairs import Pairs
 from unmask.tasks.regress import Regress
@@ -24,6 +24,7 @@ from unmask.tasks.task import Task
 from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
 from unmask.tasks.texts import TextRecord
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import in_rows
 
 TEXTS = [
     "The king loves the queen.",
@@ -122,9 +123,12 @@ def test_a_row_each() -> None:
         assert packed.rows.token_type_ids[row].sum() == size
         found = packed.rows.classes["target"][row].tolist()
         assert (found[0], found[size - 1], sum(found)) == (1, 2, 3 - (12 - 2))
-    assert list(batches_by_length(examples, 20)) == [[2, 0, 1]]
-    for tokens, batches in ((15, [[2, 0], [1]]), (36, [[2, 0, 1]]), (35, [[2, 0], [1]]), (1, [[2], [0], [1]])):
-        assert list(batches_by_length(examples, tokens, padded=True)) == batches, tokens
+    ids = [example.input_ids for example in examples]
+    for tokens, batches in ((24, [[1, 0], [2]]), (36, [[1, 0, 2]]), (35, [[1, 0], [2]]), (1, [[1], [0], [2]])):
+        found = in_rows(ids, pad_id=7, longest=64, positions=tokens, sharing="padded")
+        assert [rows.numbers.tolist() for rows in found] == batches, tokens
+    apart = in_rows([*ids, ids[0]], pad_id=7, longest=64, sharing="equal")
+    assert [rows.numbers.tolist() for rows in apart] == [[1], [0, 3], [2]]
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
@@ -342,7 +346,6 @@ def test_rows_and_batches() -> None:
     assert pack_examples(examples, pad_id=0, max_length=100).rows.shape[1] == 100
     long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
     assert pack_examples([long], pad_id=0, max_length=512).rows.shape == (1, 160)
-    assert list(batches_by_length(examples, 60)) == [[3, 1], [2], [0]]
 
 
 def test_words_of_a_text() -> None:

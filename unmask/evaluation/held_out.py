@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from unmask.errors import DataError
 from unmask.evaluation.content_keys import keyed_by_content
-from unmask.evaluation.questions import chunk_of
+from unmask.evaluation.questions import judge
 from unmask.evaluation.uncertainty import few_documents, ratio_over_draws
 from unmask.masking.engine import MaskedRows, Masker
 from unmask.masking.replacement import Replacement
@@ -32,6 +31,7 @@ from unmask.packing.rows import Rows
 from unmask.packing.stream import Cursor, RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import evaluating, hidden_states
 
 RATE = 0.15
 SEED = 20181011  # fixed for ever, so that numbers of different runs compare
@@ -137,16 +137,12 @@ class HeldOutSet:
         labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
         return torch.cat(labels).numpy()
 
-    @torch.no_grad()
     def evaluate(self, model: MaskedLM) -> HeldOut:
         """Evaluates a model, which is in evaluation mode meanwhile."""
-        was_training = model.training
-        model.eval()
-        losses_N, right_N = (torch.cat(parts).numpy() for parts in zip(*self._answers(model), strict=True))
-        model.train(was_training)
+        losses_N, ranks_N = self._answers(model)
         losses_G, right_G, bytes_G, tokens_G = (
             np.bincount(self._document_N, weights=weights)
-            for weights in (losses_N, right_N, self.token_bytes.numpy()[self.targets()], None)
+            for weights in (losses_N, ranks_N == 0, self.token_bytes.numpy()[self.targets()], None)
         )
         loss = ratio_over_draws(losses_G, tokens_G)
         bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
@@ -162,22 +158,16 @@ class HeldOutSet:
             unit=self.unit,
         )
 
-    def _answers(self, model: MaskedLM) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of some targets at a time: the losses, and which are predicted right."""
-        device = model.encoder.tokens.device
-        size = chunk_of(model.config.vocab_size)
-        for rows, masked in self.batches:
-            positions = predicted_positions(masked.labels)
-            targets = masked.labels.flatten()[positions]
-            hidden_TD = model.encoder(
-                masked.input_ids.to(device),
-                segment_ids_BS=rows.segment_ids.to(device),
-                position_ids_BS=rows.position_ids.to(device),
-            ).flatten(0, 1)
-            for at, right in zip(positions.split(size), targets.split(size), strict=True):
-                logits = model.predict(hidden_TD, at.to(device)).float()
-                losses = functional.cross_entropy(logits, right.to(device), reduction="none")
-                yield losses.double().cpu(), logits.argmax(-1).cpu() == right
+    def _answers(self, model: MaskedLM) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Losses and ranks of all targets. The rows are there already, so nothing is packed anew."""
+        found = []
+        with evaluating(model):
+            for rows, masked in self.batches:
+                positions_N = predicted_positions(masked.labels)
+                hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+                found.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
+        losses, ranks = zip(*found, strict=True)
+        return np.concatenate(losses), np.concatenate(ranks)
 
 
 def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unmask.evaluation.kinds import Kinds
 from unmask.evaluation.passages import Passage
 from unmask.evaluation.pseudo import one_by_one, with_special
-from unmask.evaluation.questions import Answer, Network, Question, ask
+from unmask.evaluation.questions import Answer, Ask, Question
 from unmask.evaluation.tally import Breakdown, Ratio
 from unmask.evaluation.text_words import hidden, uniform
 from unmask.evaluation.uncertainty import plain_interval
@@ -32,14 +32,14 @@ class Measured:
     """A model, and how it is measured.
 
     Attributes:
-        network: The model.
+        ask: What answers questions: `unmask.evaluation.questions.ask` with the model's network.
         tokenizer: Its tokenizer.
         length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
         masks: How many masks each passage gets.
         count: Told how many more tokens were looked at.
     """
 
-    network: Network
+    ask: Ask
     tokenizer: Tokenizer
     length: int
     masks: int
@@ -85,7 +85,7 @@ def measure_tokens(
                 chosen = hidden(draws, rate, mask, measured.masks) & ordinary
                 yield from ((q, (number, at)) for q, at in _questions(measured, passage, chosen))
 
-    for (number, at), answer in _asked(measured.network, items()):
+    for (number, at), answer in _asked(measured.ask, items()):
         document, count = passages[number].document, len(at)
         right = answer.ranks == 0
         figures.loss.add(document, float(answer.losses.sum()), count)
@@ -137,7 +137,7 @@ def measure_words(measured: Measured, passages: Sequence[Passage], rate: float) 
                 asked = _questions(measured, passage, share > 0.0)
                 yield from ((question, (passage.document, share[at])) for question, at in asked)
 
-    for (document, share), answer in _asked(measured.network, items()):
+    for (document, share), answer in _asked(measured.ask, items()):
         bits.add(document, float((answer.losses * share).sum()) / math.log(2.0), 0.0)
     return bits
 
@@ -165,7 +165,7 @@ def measure_pseudo(measured: Measured, passages: Sequence[Passage], max_tokens: 
                 yield from ((question, passage.document) for question in asked)
             measured.count(int(chosen.sum()))
 
-    for document, answer in _asked(measured.network, items()):
+    for document, answer in _asked(measured.ask, items()):
         losses.add(document, float(answer.losses[0]), 1.0)
     return losses
 
@@ -210,7 +210,7 @@ def _around(measured: Measured) -> int:
     return len(measured.tokenizer.special.around)
 
 
-def _asked(network: Network, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
+def _asked(ask: Ask, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
     """Answers, each with what came with its question."""
     waiting: deque[Where] = deque()
 
@@ -219,7 +219,7 @@ def _asked(network: Network, items: Iterable[tuple[Question, Where]]) -> Iterato
             waiting.append(where)
             yield question
 
-    for answer in ask(network, questions()):
+    for answer in ask(questions()):
         yield waiting.popleft(), answer
 
 

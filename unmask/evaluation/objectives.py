@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
-
 from unmask.evaluation.content_keys import keyed_by_content
 from unmask.evaluation.held_out import BATCH_POSITIONS, RATE, SEED, Figures
 from unmask.masking.engine import MaskedRows, Masker
@@ -21,6 +19,7 @@ from unmask.packing.stream import LABEL, Cursor, RowStream
 from unmask.tokens.shards import TokenStore
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.objectives import Objective
+from unmask.using.runner import evaluating, hidden_states
 
 
 class ObjectiveSet:
@@ -72,29 +71,23 @@ class ObjectiveSet:
         counts = {o.name: sum(len(o.targets(*batch)) for batch in self.batches) for o in self.objectives}
         return [name for name, count in counts.items() if not count]
 
-    @torch.no_grad()
     def evaluate(self, model: MaskedLM) -> dict[str, Figures]:
         """Evaluates a model, which is in evaluation mode meanwhile."""
         device = model.encoder.tokens.device
-        was_training = model.training
-        model.eval()
         losses = dict.fromkeys((each.name for each in self.objectives), 0.0)
         right, counts = dict(losses), dict.fromkeys(losses, 0)
-        for batch in self.batches:
-            rows, masked = batch[0].to(device), batch[1].to(device)
-            hidden_BSD = model.encoder(
-                masked.input_ids,
-                segment_ids_BS=rows.segment_ids,
-                position_ids_BS=rows.position_ids,
-                token_type_ids_BS=rows.token_type_ids,
-            )
-            for objective in self.objectives:
-                targets = objective.targets(rows, masked)
-                found = objective.losses(model, hidden_BSD.flatten(0, 1), targets, None)
-                losses[objective.name] += float(found.each_N.sum())
-                right[objective.name] += float((~found.wrong_N).sum())
-                counts[objective.name] += len(targets)
-        model.train(was_training)
+        with evaluating(model):
+            for batch in self.batches:
+                rows, masked = batch[0].to(device), batch[1].to(device)
+                hidden_TD = hidden_states(
+                    model, masked.input_ids, rows.segment_ids, rows.position_ids, rows.token_type_ids
+                )
+                for objective in self.objectives:
+                    targets = objective.targets(rows, masked)
+                    found = objective.losses(model, hidden_TD, targets, None)
+                    losses[objective.name] += float(found.each_N.sum())
+                    right[objective.name] += float((~found.wrong_N).sum())
+                    counts[objective.name] += len(targets)
         return {
             name: Figures(losses[name] / count, right[name] / count, count) for name, count in counts.items() if count
         }

@@ -13,10 +13,10 @@ from unmask.errors import SettingsError
 from unmask.evaluation.intervals import wilson
 from unmask.evaluation.minimal_pairs import Pair
 from unmask.evaluation.pseudo import Form, pseudo_log_likelihoods
-from unmask.evaluation.questions import Network
 from unmask.evaluation.uncertainty import FEW, ratio_over_draws
 from unmask.progress import Notify, ignore
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import Predictor
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change
 
@@ -55,7 +55,7 @@ class PairResult:
 
 
 def score_pairs(
-    network: Network,
+    network: Predictor,
     tokenizer: Tokenizer,
     pairs: Sequence[Pair],
     *,
@@ -77,7 +77,7 @@ def score_pairs(
 
     Source: Salazar et al. 2020, section 4.2.
     """
-    check_lengths(pairs, tokenizer, longest=network.longest)
+    check_lengths(pairs, tokenizer, longest=network.config.max_position_embeddings)
     totals = pseudo_log_likelihoods(network, tokenizer, _sentences(pairs), form=form, notify=notify).totals
     return tally(pairs, totals[0::2] - totals[1::2])
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
-from unmask.evaluation.questions import Answer, Network, Question, ask
+from unmask.evaluation.questions import Answer, Question, ask
 from unmask.progress import Notify, Progress, ignore
 from unmask.tokens.tokenizer import Encoded, Tokenizer
+from unmask.using.runner import Predictor
 
 Form = Literal["plain", "word_l2r"]
 _TOLD = 256  # tokens between two tellings of the progress
@@ -58,7 +59,7 @@ def checked_form(form: str) -> Form:
 
 
 def pseudo_log_likelihoods(
-    network: Network,
+    network: Predictor,
     tokenizer: Tokenizer,
     sentences: Sequence[str],
     *,
@@ -89,7 +90,7 @@ def pseudo_log_likelihoods(
         check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
     encoded = tokenizer.encode_corpus(sentences)
     lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
-    _check(sentences, lengths, longest=network.longest - len(tokenizer.special.around))
+    _check(sentences, lengths, longest=network.config.max_position_embeddings - len(tokenizer.special.around))
     numbers: dict[tuple[bytes, bytes], int] = {}
     which = np.array([numbers.setdefault(_asked(tokens, form), len(numbers)) for tokens in encoded], dtype=np.int64)
     first = np.unique(which, return_index=True)[1]  # of those that ask for the same

@@ -3,15 +3,16 @@
     Question   input_ids  [CLS] the [MASK] sees [MASK] [SEP]      places 2 4      targets cat dogs
     Answer     losses     0.7 2.3                                 ranks  0 3
 
-A network answers a batch of questions; `ask` makes the batches, so that memory is bounded and little is padding.
+`ask` puts any number of questions to a network; `judge` says how well it knew hidden tokens, here and of held-out rows.
+
+Shape suffixes: T = positions of all rows in a line, D = what the encoder makes of a position, N = hidden tokens, V =
+vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.errors import ModelError
+from unmask.using.runner import Predictor, evaluating, logits_at, run
 
 TOP = 5
-_WINDOW = 16  # batches that are sorted by length together
-_LOGITS = 1 << 24  # that are held at once, in float32
+WINDOW = 1 << 16  # positions of the questions that are packed together
 
 
 @dataclass(frozen=True)
@@ -54,54 +55,40 @@ class Answer:
     ranks: NDArray[np.int64]
 
 
-class Network(Protocol):
-    """A masked language model, ours or another's."""
-
-    @property
-    def longest(self) -> int:
-        """Positions that it takes, special tokens included."""
-
-    @property
-    def batch_positions(self) -> int:
-        """Positions of a batch, about."""
-
-    def to(self, device: torch.device) -> None:
-        """Moves it."""
-
-    def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions in one pass, in their order."""
+Ask = Callable[[Iterable[Question]], Iterator[Answer]]  # `ask` with a network
 
 
-def ask(network: Network, questions: Iterable[Question]) -> Iterator[Answer]:
-    """Answers questions in their order, some batches at a time.
+def ask(network: Predictor, questions: Iterable[Question]) -> Iterator[Answer]:
+    """Answers questions in their order, some batches at a time; the network is in evaluation mode while it answers.
 
-    Questions of about the same length are answered together, so that rows need little padding. Which ones share a batch
-    changes an answer by no more than the order in which floating-point numbers are added up.
+    Questions are packed into rows. Which ones share a batch changes an answer by no more than the order in which
+    floating-point numbers are added up.
 
     Raises:
         ModelError: A loss is no finite number.
     """
-    size = network.batch_positions
     gathered: list[Question] = []
     positions = 0
     for question in questions:
         gathered.append(question)
         positions += len(question.input_ids)
-        if positions >= _WINDOW * size:
-            yield from _in_batches(network, gathered, size)
+        if positions >= WINDOW:
+            yield from _answers(network, gathered)
             gathered, positions = [], 0
-    yield from _in_batches(network, gathered, size)
+    yield from _answers(network, gathered)
 
 
-def _in_batches(network: Network, questions: list[Question], size: int) -> list[Answer]:
-    lengths = np.array([len(question.input_ids) for question in questions], dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")
-    number_of_batch = np.cumsum(lengths[order]) // size
+def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
     answers: dict[int, Answer] = {}
-    for _, entries in groupby(zip(number_of_batch.tolist(), order.tolist(), strict=True), key=lambda entry: entry[0]):
-        numbers = [number for _, number in entries]
-        found = network.answer([questions[number] for number in numbers])
-        answers.update(zip(numbers, found, strict=True))
+    places = [question.places for question in questions]
+    with evaluating(network):
+        for rows, hidden_TD in run(network, [question.input_ids for question in questions]):
+            numbers = rows.numbers.tolist()
+            targets = np.concatenate([questions[number].targets for number in numbers])
+            found = judge(network, hidden_TD, rows.places(places), torch.from_numpy(targets))
+            ends = np.cumsum([len(places[number]) for number in numbers])[:-1]
+            for number, *each in zip(numbers, *(np.split(part, ends) for part in found), strict=True):
+                answers[number] = Answer(*each)
     for number, question in enumerate(questions):
         _check_finite(question, answers[number])
     return [answers[number] for number in range(len(questions))]
@@ -118,22 +105,33 @@ def _check_finite(question: Question, answer: Answer) -> None:
         )
 
 
-def chunk_of(vocab_size: int) -> int:
-    """How many predictions over a vocabulary are made at once, so that their logits do not fill the memory."""
-    return max(64, _LOGITS // vocab_size // 64 * 64)
+def judge(
+    network: Predictor, hidden_TD: Tensor, places_N: Tensor, targets_N: Tensor, *, top: int = TOP
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """How well a network knew hidden tokens of a batch.
+
+    Args:
+        network: In evaluation mode.
+        hidden_TD: What its encoder made of the batch.
+        places_N: int64: where the hidden tokens are, on any device.
+        targets_N: int64: what stands there.
+        top: Ranks are told below it; it stands for itself and more. 1 costs least.
+
+    Returns:
+        Losses [N] in nats, and ranks [N] of the right tokens: how many the network found likelier.
+    """
+    losses, ranks = [], []
+    begin = 0
+    for logits_NV in logits_at(network, hidden_TD, places_N):
+        right_N = targets_N[begin : begin + len(logits_NV)].to(logits_NV.device)
+        begin += len(logits_NV)
+        losses.append(functional.cross_entropy(logits_NV, right_N, reduction="none").double().cpu().numpy())
+        ranks.append(_ranks(logits_NV, right_N, top).cpu().numpy())
+    return np.concatenate(losses), np.concatenate(ranks)
 
 
-def judge(logits_NV: Tensor, targets_N: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Losses in nats and ranks of the right answers, from logits of any floating type."""
-    logits_NV = logits_NV.float()
-    losses_N = functional.cross_entropy(logits_NV, targets_N, reduction="none")
-    first = logits_NV.topk(min(TOP, logits_NV.shape[1]), dim=1).indices
-    hit = first == targets_N[:, None]
-    ranks_N = torch.where(hit.any(1), hit.to(torch.int64).argmax(1), TOP)
-    return losses_N.double().cpu().numpy(), ranks_N.cpu().numpy()
-
-
-def split_answers(questions: Sequence[Question], losses: NDArray[np.float64], ranks: NDArray[np.int64]) -> list[Answer]:
-    """The answers to some questions, from those to all their places in a line."""
-    ends = np.cumsum([len(question.places) for question in questions])[:-1]
-    return [Answer(*parts) for parts in zip(np.split(losses, ends), np.split(ranks, ends), strict=True)]
+def _ranks(logits_NV: Tensor, right_N: Tensor, top: int) -> Tensor:
+    if top == 1:
+        return (logits_NV.argmax(1) != right_N).long()
+    hit_NK = logits_NV.topk(min(top, logits_NV.shape[1]), dim=1).indices == right_N[:, None]
+    return torch.where(hit_NK.any(1), hit_NK.long().argmax(1), top)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
-from unmask.inference.batches import Batch, batches, hidden_states
 from unmask.inference.windows import cut
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder_layout import Pooling
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import TextRows, run
 
 LongTexts = Literal["error", "split", "truncate"]
 PART_TEXTS = 8192  # tokenized and packed at once
@@ -143,16 +143,14 @@ def pooled(
     """
     sums = torch.zeros(num_texts, model.config.hidden_size)
     counts = torch.zeros(num_texts)
-    longest = model.config.max_position_embeddings
-    for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
-        hidden_TD = hidden_states(model, batch)
-        owners_E, lengths_E = torch.from_numpy(owners[batch.numbers]), torch.from_numpy(batch.lengths)
+    for rows, hidden_TD in run(model, sequences):
+        owners_E, lengths_E = torch.from_numpy(owners[rows.numbers]), torch.from_numpy(rows.lengths)
         if settings.pooling == "first":
-            first_ED = hidden_TD[torch.from_numpy(batch.begins).to(hidden_TD.device)]
+            first_ED = hidden_TD[torch.from_numpy(rows.begins).to(hidden_TD.device)]
             sums.index_add_(0, owners_E, first_ED.float().cpu())
             counts.index_add_(0, owners_E, torch.ones(len(owners_E)))
         else:
-            sums.index_add_(0, owners_E, _sums_of_tokens(hidden_TD, batch).cpu())
+            sums.index_add_(0, owners_E, _sums_of_tokens(hidden_TD, rows).cpu())
             counts.index_add_(0, owners_E, lengths_E.float())
     vectors = sums / counts[:, None]
     if settings.normalize:
@@ -160,12 +158,12 @@ def pooled(
     return vectors.numpy()
 
 
-def _sums_of_tokens(hidden_TD: Tensor, batch: Batch) -> Tensor:
+def _sums_of_tokens(hidden_TD: Tensor, rows: TextRows) -> Tensor:
     """[E, D], float32: the sum over each text's tokens."""
     device = hidden_TD.device
-    lengths_E = torch.from_numpy(batch.lengths).to(device)
+    lengths_E = torch.from_numpy(rows.lengths).to(device)
     texts_N = torch.arange(len(lengths_E), device=device).repeat_interleave(lengths_E)
     within_N = torch.arange(len(texts_N), device=device) - (lengths_E.cumsum(0) - lengths_E)[texts_N]
-    places_N = torch.from_numpy(batch.begins).to(device)[texts_N] + within_N
+    places_N = torch.from_numpy(rows.begins).to(device)[texts_N] + within_N
     sums_ED = torch.zeros(len(lengths_E), hidden_TD.shape[1], device=device)
     return sums_ED.index_add_(0, texts_N, hidden_TD[places_N].float())

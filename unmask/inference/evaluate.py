@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from unmask.evaluation.held_out import DOCUMENTS, RATE, few_draws, unit_of
 from unmask.evaluation.kinds import FREQUENCY_NAMES, LENGTH_NAMES, PIECE_NAMES, kinds_of
 from unmask.evaluation.measure import Measured, measure_pseudo, measure_tokens, measure_words, plain
 from unmask.evaluation.passages import Passage, passages_of_store, passages_of_text, share_of_text
+from unmask.evaluation.questions import ask
 from unmask.evaluation.uncertainty import plain_interval
 from unmask.inference.model import Model
 from unmask.inference.scorable import Scorable, as_scorable
@@ -171,7 +173,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
     def measured(what: str, total: int) -> Measured:
         count = counted(notify or ignore, what, total)
-        return Measured(scorable.network, scorable.tokenizer, size, masks, count)
+        return Measured(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
     return Evaluation(
@@ -261,7 +263,7 @@ def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: i
 
 
 def _length(scorable: Scorable, length: int | None) -> int:
-    longest, least = scorable.network.longest, len(scorable.tokenizer.special.around) + 1
+    longest, least = scorable.network.config.max_position_embeddings, len(scorable.tokenizer.special.around) + 1
     if length is None:
         return min(longest, LENGTH)
     if not least <= length <= longest:

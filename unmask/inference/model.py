@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
-from unmask.evaluation.own_network import OwnNetwork
 from unmask.evaluation.pseudo import checked_form, pseudo_log_likelihoods
 from unmask.hub.names import HubName, hub_name
 from unmask.hub.sentence import fetch_sentence_files
@@ -200,8 +199,7 @@ class Model:
                 none.
         """
         self.check_head()
-        network, known = OwnNetwork(self.network), checked_form(form)
-        return pseudo_log_likelihoods(network, self.tokenizer, sentences, form=known).totals
+        return pseudo_log_likelihoods(self.network, self.tokenizer, sentences, form=checked_form(form)).totals
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """What a fine-tuned model says of each input; see `unmask.tasks.task_model.TaskModel.predict`.

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.inference.batches import batches, hidden_states, logits_at
 from unmask.inference.spellings import Spellings
 from unmask.inference.windows import around
 from unmask.model.encoder import MaskedLM
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import logits_at, run
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,10 @@ def _logits(
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Logits at all queries' places, some of them at a time: their numbers [some of N], and [some of N, V], float32."""
     sequences, owners, places = _sequences(model, tokenizer, queries)
-    longest = model.config.max_position_embeddings
-    for batch in batches(sequences, pad_id=tokenizer.special.pad, longest=longest):
-        numbers_N = np.concatenate([owners[number] for number in batch.numbers])
-        inside = [begin + places[number] for begin, number in zip(batch.begins, batch.numbers, strict=True)]
+    for rows, hidden_TD in run(model, sequences):
+        numbers_N = np.concatenate([owners[number] for number in rows.numbers])
         done = 0
-        for logits_NV in logits_at(model, hidden_states(model, batch), torch.from_numpy(np.concatenate(inside))):
+        for logits_NV in logits_at(model, hidden_TD, rows.places(places)):
             yield numbers_N[done : done + len(logits_NV)], logits_NV
             done += len(logits_NV)
 

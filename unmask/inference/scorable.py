@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from unmask.errors import ModelError
-from unmask.evaluation.own_network import OwnNetwork
-from unmask.evaluation.questions import Network
+from unmask.errors import ModelError, TokenizerError
 from unmask.inference.model import Model, load
+from unmask.model.encoder import MaskedLM
 from unmask.model.find import find_model
 from unmask.model.folder import CONFIG, LAYOUTS, WEIGHTS
-from unmask.model.foreign_folder import unsupported
+from unmask.model.foreign import ForeignConfig, ForeignMaskedLM
+from unmask.model.foreign_folder import import_transformers, read_foreign, unsupported
+from unmask.model.foreign_shape import longest_of, width_of
+from unmask.tokens.loading import as_tokenizer, load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.training.hardware import choose_device
+
+_OLDER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Scorable:
     """
 
     folder: Path
-    network: Network
+    network: MaskedLM | ForeignMaskedLM
     tokenizer: Tokenizer
 
 
@@ -46,7 +51,7 @@ def as_scorable(model: Model | Scorable | str | Path) -> Scorable:
         loaded.network.to(choose_device())
         return loaded
     model.check_head()
-    return Scorable(model.folder, OwnNetwork(model.network), model.tokenizer)
+    return Scorable(model.folder, model.network, model.tokenizer)
 
 
 def load_scorable(folder: str | Path) -> Scorable:
@@ -68,9 +73,7 @@ def load_scorable(folder: str | Path) -> Scorable:
     if (path / CONFIG).is_file():
         kind = _kind(path)
         if kind not in LAYOUTS or not (path / WEIGHTS).is_file() or unsupported(path) is not None:
-            from unmask.inference.transformers_model import load_with_transformers
-
-            return load_with_transformers(path, kind)
+            return _with_transformers(path, kind)
     return as_scorable(load(path))
 
 
@@ -80,3 +83,50 @@ def _kind(folder: Path) -> str | None:
     except ValueError as error:
         raise ModelError(f"{folder / CONFIG}: not JSON ({error})") from error
     return content.get("model_type") if isinstance(content, dict) else None
+
+
+def _with_transformers(folder: Path, kind: str | None) -> Scorable:
+    """Loads a model that transformers knows, in float32, without running code from the folder.
+
+    Args:
+        folder: With a config.json.
+        kind: Its `model_type`, for errors.
+
+    Raises:
+        ModelError: transformers is not installed, does not know the layout, or there is no masked-language-model head.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    transformers = import_transformers(folder, kind)
+    model, missing = read_foreign(transformers.AutoModelForMaskedLM, folder, what="masked language model")
+    if missing:
+        raise ModelError(
+            f"{folder}: no masked language model: the weights lack {', '.join(missing[:4])}"
+            f"{' and more' if len(missing) > 4 else ''}; a discriminator or a bare encoder predicts no tokens"
+        )
+    tokenizer = _tokenizer(folder, transformers)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.config.vocab_size}"
+        )
+    size = int(model.config.vocab_size)
+    config = ForeignConfig(width_of(model), longest_of(model), 1, tokenizer.special.pad, size)
+    return Scorable(folder, ForeignMaskedLM(model, config).eval(), tokenizer)
+
+
+def _tokenizer(folder: Path, transformers: Any) -> Tokenizer:
+    """The folder's tokenizer; where it is in one of the older forms, transformers makes a fast one of it."""
+    is_fast = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    if is_fast or not any((folder / name).is_file() for name in _OLDER_FORMS):
+        return load_tokenizer(folder)  # without any file, transformers would make up a tokenizer with no words
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason})") from error
+    try:
+        found = as_tokenizer(theirs)
+    except TokenizerError as error:
+        raise TokenizerError(f"{folder}: {error}") from error
+    if not found.ordinary.any():  # what transformers makes where it finds nothing
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary)")
+    return found

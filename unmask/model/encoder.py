@@ -65,6 +65,16 @@ class Encoder(nn.Module):
         """Several texts may stand in a row: attention stays within segments."""
         return True
 
+    @property
+    def takes_padding(self) -> bool:
+        """Padding is a segment of its own."""
+        return True
+
+    @property
+    def width(self) -> int:
+        """Numbers that it makes of a position."""
+        return self.config.hidden_size
+
     def forward(
         self,
         input_ids_BS: Tensor,

@@ -1,4 +1,4 @@
-"""A network of transformers with the head of a task, in the place of ours.
+"""A network of transformers with the head of a task, or one that predicts tokens, in the place of ours.
 
 Such a network makes logits, and does so in its own way (some heads see the first token, some the last, some a mean). So
 what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder change
@@ -7,14 +7,16 @@ nothing:
     of whole texts    [B, S, C]: the text's at its first position, 0 elsewhere
     of tokens         [B, S, C]
     of answers        [B, S, 2]: that an answer begins there, and that it ends there
+    of hidden tokens  [B, S, V]
 
 A row holds one text, since these networks do not keep texts of a row apart.
 
-Shape suffixes: B = rows, S = positions, C = outputs, N = places.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -37,29 +39,36 @@ class ForeignConfig:
         max_position_embeddings: Longest input in tokens, special tokens included.
         num_types: Token types that it tells apart: 1 where it takes none.
         pad_id: The tokenizer's.
+        vocab_size: Tokens that it has vectors for.
     """
 
     hidden_size: int
     max_position_embeddings: int
     num_types: int
     pad_id: int
+    vocab_size: int
 
 
 class ForeignEncoder(nn.Module):
     """Rows to logits.
 
     Args:
-        model: Of transformers, with the task's head.
+        model: Of transformers, with its head.
+        width: Logits of a position.
+        takes_padding: Whether padding, told by a mask, leaves what is said of a text as it is.
 
     Attributes:
         compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
             not ours; weights stay in float32.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, width: int, takes_padding: bool = True) -> None:
         super().__init__()
         self.model = model
+        self.width = width
+        self.takes_padding = takes_padding
         self.compute_dtype = torch.float32
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
 
     @property
     def shares_rows(self) -> bool:
@@ -98,9 +107,10 @@ class ForeignEncoder(nn.Module):
         """
         if self.training and dropout_seed is None:
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
-        inputs = {"input_ids": input_ids_BS, "attention_mask": torch.ones_like(input_ids_BS)}
-        if segment_ids_BS is not None:
-            inputs["attention_mask"] = (segment_ids_BS >= 0).long()
+        inputs = {"input_ids": input_ids_BS}
+        if self._takes_mask:
+            there = torch.ones_like(input_ids_BS) if segment_ids_BS is None else (segment_ids_BS >= 0).long()
+            inputs["attention_mask"] = there
         if token_type_ids_BS is not None:
             inputs["token_type_ids"] = token_type_ids_BS
         with self._precision(), drawn_from(dropout_seed if self.training else None, self.device):
@@ -123,7 +133,7 @@ class ForeignTask(nn.Module):
 
     def __init__(self, model: Any, config: ForeignConfig) -> None:
         super().__init__()
-        self.encoder = ForeignEncoder(model)
+        self.encoder = ForeignEncoder(model, width=model.config.num_labels)
         self.config = config
 
     @property
@@ -139,6 +149,32 @@ class ForeignTask(nn.Module):
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
         """The logits as they are, whatever the head is called: what is dropped was dropped by the encoder."""
         return logits_NC
+
+
+class ForeignMaskedLM(nn.Module):
+    """A masked language model of transformers, to be asked as ours is.
+
+    Texts of a batch are equally long: some models (FNet, those with convolutions) take no attention mask or let padding
+    through it, and what stands beside a text must not change what is said of it.
+
+    Args:
+        model: Of `AutoModelForMaskedLM`.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, config: ForeignConfig) -> None:
+        super().__init__()
+        self.encoder = ForeignEncoder(model, width=config.vocab_size, takes_padding=False)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    def predict(self, logits_TV: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places, of those at all places of a batch in a line."""
+        return logits_TV.index_select(0, positions_N)
 
 
 def _at_positions(found: Any, length: int) -> Tensor:

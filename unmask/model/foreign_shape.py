@@ -50,8 +50,12 @@ def foreign_config(model: Any, folder: Path, *, pad_id: int, max_length: int | N
     longest = longest_of(model)
     if _knows_distances_only(model.config):
         longest = max_length or _of_tokenizer(folder) or LONGEST
-    width = getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1]
-    return ForeignConfig(int(width), longest, types or 1, pad_id)
+    return ForeignConfig(width_of(model), longest, types or 1, pad_id, int(model.config.vocab_size))
+
+
+def width_of(model: Any) -> int:
+    """The network's width."""
+    return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
 
 
 def _knows_distances_only(config: Any) -> bool:

@@ -30,6 +30,14 @@ class RowEncoder(Protocol):
     def shares_rows(self) -> bool:
         """Whether several texts may stand in a row, as segments that do not see each other; else one stands in each."""
 
+    @property
+    def takes_padding(self) -> bool:
+        """Whether what comes out for a text does not depend on the padding behind it."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers it makes of a position: D."""
+
     def __call__(
         self,
         input_ids_BS: Tensor,

@@ -13,6 +13,7 @@ from unmask.model.loss import predicted_positions
 from unmask.packing.rows import Rows
 from unmask.results import legible
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import evaluating, hidden_states, logits_at
 
 LONGEST_LINE = 48  # tokens
 
@@ -37,7 +38,6 @@ class PredictedToken:
 Line = list[PredictedToken]
 
 
-@torch.no_grad()
 def predict_lines(
     model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, *, most: int | None = None
 ) -> list[Line]:
@@ -53,17 +53,11 @@ def predict_lines(
     Returns:
         The lines in which something is hidden, each without its special tokens and cut at `LONGEST_LINE` tokens.
     """
-    device = model.encoder.tokens.device
     positions = predicted_positions(masked.labels)
-    was_training = model.training
-    logits = model.eval()(
-        masked.input_ids.to(device),
-        positions_N=positions.to(device),
-        segment_ids_BS=rows.segment_ids.to(device),
-        position_ids_BS=rows.position_ids.to(device),
-    ).cpu()
-    model.train(was_training)
-    probability = torch.softmax(logits.float(), -1)
+    with evaluating(model):
+        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+        logits = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions)])
+    probability = torch.softmax(logits, -1)
     targets = masked.labels.flatten()[positions]
     right = probability.gather(1, targets[:, None])[:, 0].tolist()
     found = dict(zip(positions.tolist(), zip(probability.argmax(-1).tolist(), right, strict=True), strict=True))

@@ -9,7 +9,7 @@ Shape suffixes: B = rows, S = positions, N = places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from unmask.corpus.words import word_spans
 from unmask.errors import CorpusError, ModelError, SettingsError
 from unmask.model.task_folder import TaskConfig
-from unmask.packing.pack import Fragment, pack_pieces
+from unmask.packing.pack import pack_pieces
 from unmask.packing.rows import Rows
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import TextRows, fill_rows
 
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
 ROW = 128  # positions of a row, where no example is longer
@@ -254,77 +255,45 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     longest = int(lengths.max())
     if alone:
         length = longest  # no longer: some networks (with convolutions) let a little of the padding through
-        packed = [[Fragment(number, 0, len(example))] for number, example in enumerate(examples)]
+        packed = [[number] for number in range(len(examples))]
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
-        packed = pack_pieces(lengths, row_length=length, overhead=0)
-    shape = len(packed), length
-    input_ids = np.full(shape, pad_id, dtype=np.int64)
-    segment_ids = np.full(shape, -1, dtype=np.int32)
-    position_ids = np.zeros(shape, dtype=np.int64)
-    type_ids = np.zeros(shape, dtype=np.int64)
+        fitted = pack_pieces(lengths, row_length=length, overhead=0)
+        packed = [[fragment.piece for fragment in fragments] for fragments in fitted]
+    filled = fill_rows(
+        [example.input_ids for example in examples], packed, length, pad_id=pad_id, types=types_of(examples)
+    )
+    begins = np.zeros(len(examples), dtype=np.int64)
+    begins[filled.numbers] = filled.begins
     targets = {
-        name: np.full(shape, np.nan if column.dtype == np.float32 else -1, dtype=column.dtype)
+        name: np.full(len(packed) * length, np.nan if column.dtype == np.float32 else -1, dtype=column.dtype)
         for name, column in examples[0].targets.items()
     }
-    begins = np.zeros(len(examples), dtype=np.int64)
-    for r, fragments in enumerate(packed):
-        begin = 0
-        for number, fragment in enumerate(fragments):
-            example = examples[fragment.piece]
-            end = begin + len(example)
-            begins[fragment.piece] = r * length + begin
-            input_ids[r, begin:end] = example.input_ids
-            segment_ids[r, begin:end] = number
-            position_ids[r, begin:end] = np.arange(len(example))
-            if example.type_ids is not None:
-                type_ids[r, begin:end] = example.type_ids
-            for name, column in targets.items():
-                found = example.targets[name]
-                places = example.places if len(found) == len(example.places) else np.zeros(1, dtype=np.int64)
-                column[r, begin + places] = found
-            begin = end
-    rows = _rows(input_ids, segment_ids, position_ids, targets, None if examples[0].type_ids is None else type_ids)
-    return Packed(rows, begins)
+    for begin, example in zip(begins, examples, strict=True):
+        for name, column in targets.items():
+            found = example.targets[name]
+            places = example.places if len(found) == len(example.places) else np.zeros(1, dtype=np.int64)
+            column[begin + places] = found
+    return Packed(_unmasked_rows(filled, targets), begins)
 
 
-def batches_by_length(examples: Sequence[Example], tokens: int, *, padded: bool = False) -> Iterator[list[int]]:
-    """Numbers of examples, those of like length together, with at most so many tokens a batch (or one example).
-
-    Args:
-        examples: Inputs.
-        tokens: Of a batch.
-        padded: Whether each takes as many as the longest of its batch.
-    """
-    batch: list[int] = []
-    held = 0
-    for number in sorted(range(len(examples)), key=lambda number: len(examples[number])):
-        length = len(examples[number])
-        if batch and (length * (len(batch) + 1) if padded else held + length) > tokens:
-            yield batch
-            batch, held = [], 0
-        batch.append(number)
-        held += length
-    if batch:
-        yield batch
+def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
+    """Token types of all examples; None where the model has none."""
+    types = [example.type_ids for example in examples if example.type_ids is not None]
+    return types or None
 
 
-def _rows(
-    input_ids: NDArray[np.int64],
-    segment_ids: NDArray[np.int32],
-    position_ids: NDArray[np.int64],
-    targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]],
-    type_ids: NDArray[np.int64] | None,
-) -> Rows:
+def _unmasked_rows(filled: TextRows, targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]]) -> Rows:
     """Rows that are not masked: what masking would ask for is empty."""
-    nothing = torch.zeros(input_ids.shape, dtype=torch.bool)
+    shape = filled.input_ids_BS.shape
+    nothing = torch.zeros(shape, dtype=torch.bool)
     return Rows(
-        input_ids=torch.from_numpy(input_ids),
-        segment_ids=torch.from_numpy(segment_ids),
-        position_ids=torch.from_numpy(position_ids),
+        input_ids=filled.input_ids_BS,
+        segment_ids=filled.segment_ids_BS,
+        position_ids=filled.position_ids_BS,
         word_starts=nothing,
         maskable=nothing,
-        segment_keys=torch.zeros(input_ids.shape, dtype=torch.int64),
-        classes={name: torch.from_numpy(column) for name, column in targets.items()},
-        token_type_ids=None if type_ids is None else torch.from_numpy(type_ids),
+        segment_keys=torch.zeros(shape, dtype=torch.int64),
+        classes={name: torch.from_numpy(column).view(shape) for name, column in targets.items()},
+        token_type_ids=filled.token_type_ids_BS,
     )

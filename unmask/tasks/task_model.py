@@ -23,15 +23,14 @@ from unmask.model.folder import CONFIG, read_config_file
 from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
 from unmask.model.task_folder import TaskNetwork, load_task_model
 from unmask.progress import Notify, counted, ignore
-from unmask.tasks.inputs import Example, InputEncoder, batches_by_length, pack_examples
+from unmask.tasks.inputs import Example, InputEncoder, types_of
 from unmask.tasks.known import does_task, task_of
 from unmask.tasks.task import Record, Task
 from unmask.tokens.loading import load_tokenizer
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.using.runner import run
 
 log = logging.getLogger("unmask")
-
-BATCH_TOKENS = 8192
 
 
 @torch.no_grad()
@@ -50,29 +49,19 @@ def outputs_of(
         For each example [N, C]; N is 1 where the task pools.
     """
     assert not model.training
-    device, alone = model.encoder.device, not model.encoder.shares_rows
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
     asked = [number for number, example in enumerate(examples) if len(example.places)]
-    count = counted(notify, "predicting", sum(len(examples[number].input_ids) for number in asked))
-    for places_of_asked in batches_by_length([examples[n] for n in asked], BATCH_TOKENS, padded=alone):
-        numbers = [asked[place] for place in places_of_asked]
-        batch = [examples[number] for number in numbers]
-        longest = model.config.max_position_embeddings
-        packed = pack_examples(batch, pad_id=model.pad_id, max_length=longest, alone=alone)
-        rows = packed.rows.to(device)
-        hidden_TD = model.encoder(
-            rows.input_ids,
-            segment_ids_BS=rows.segment_ids,
-            position_ids_BS=rows.position_ids,
-            token_type_ids_BS=rows.token_type_ids,
-        ).flatten(0, 1)
-        places = np.concatenate([begin + e.places for begin, e in zip(packed.begins, batch, strict=True)])
-        sizes = [len(example.places) for example in batch]
-        logits_NC = task.logits(model, hidden_TD.index_select(0, torch.from_numpy(places).to(device)), sizes)
+    some = [examples[number] for number in asked]
+    places = [example.places for example in some]
+    count = counted(notify, "predicting", sum(map(len, some)))
+    for rows, hidden_TD in run(model, [example.input_ids for example in some], types=types_of(some)):
+        sizes = [len(places[number]) for number in rows.numbers]
+        places_N = rows.places(places).to(hidden_TD.device)
+        logits_NC = task.logits(model, hidden_TD.index_select(0, places_N), sizes)
         cuts = np.cumsum(sizes if len(logits_NC) == sum(sizes) else np.ones_like(sizes))[:-1]
-        for number, output in zip(numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
-            outputs[number] = output
-        count(sum(len(example.input_ids) for example in batch))
+        for number, output in zip(rows.numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
+            outputs[asked[number]] = output
+        count(int(rows.lengths.sum()))
     return outputs
 
 

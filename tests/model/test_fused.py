@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.model import fused, loss, tiles
-from unmask.model.attention import Attention, Plan, rotary_table
+from unmask.model.attention import Attention
+from unmask.model.attention_plan import Plan, rotary_table
 from unmask.model.config import Activation
 from unmask.model.parts import Activated, Norm
 

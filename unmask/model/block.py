@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unmask.model.attention import Attention, Plan
+from unmask.model.attention import Attention
+from unmask.model.attention_plan import Plan
 from unmask.model.config import EncoderConfig
 from unmask.model.parts import GatedMLP, Norm, PlainMLP, dropout
 

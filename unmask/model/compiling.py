@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo import maybe_mark_dynamic
 
-from unmask.model.attention import Plan
+from unmask.model.attention_plan import Plan
 from unmask.model.block import Seeds, run_block
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import losses_of_part

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import ModelError
 from unmask.hashing import mix_ints
-from unmask.model.attention import Plan, rotary_table
+from unmask.model.attention_plan import Plan, rotary_table
 from unmask.model.block import Block, Seeds, run_block
 from unmask.model.choice import abilities_of, choose_attention
 from unmask.model.config import EncoderConfig

@@ -11,7 +11,7 @@ I = intermediate size, N = predicted positions, V = vocabulary; b, q, k = rows, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,12 @@ from torch.nn import functional
 from torch.nn.attention import varlen
 
 from unmask.compiled import arrays, serves, use_threads_of_torch
+from unmask.model.attention_plan import Plan
 from unmask.model.config import Activation
 from unmask.model.kernels import heads, norms
 from unmask.model.kernels import losses as loss_loops
 from unmask.model.kernels.activations import LOOPS
 from unmask.model.tiles import Tile
-
-if TYPE_CHECKING:
-    from unmask.model.attention import Plan
 
 KEPT_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
 _ANYWHERE = 1 << 40

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.masking.engine import Masker
-from unmask.model.compiling import compile_model
-from unmask.model.initialise import initialise
-from unmask.packing.stream import RowStream
-from unmask.pretraining.data import PreparedData
-from unmask.recipe.encoder import new_model
+from unmask.masking.masker import Masker
+from unmask.network.compiling import compile_model
+from unmask.network.initial_weights import initialise
+from unmask.pretraining.run_data import PreparedData
+from unmask.recipe.new_model import new_model
 from unmask.recipe.recipe import Recipe
+from unmask.rows.stream import RowStream
+from unmask.training.checkpoints import TrainState
 from unmask.training.hardware import choose_dtype, why_not_compiled
 from unmask.training.loop import StepReport, train
 from unmask.training.optimizer import Optimizer
 from unmask.training.settings import TrainingSettings
-from unmask.training.state import TrainState
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Ours:
     def __init__(self, work: Work, clock: Clock) -> None:
         from assembly import assemble
 
-        from unmask.pretraining.data import open_prepared
+        from unmask.pretraining.run_data import open_prepared
         from unmask.recipe.recipe import load_recipe
 
         options = {"training.minutes": work.minutes, "training.seed": work.seed}
@@ -149,7 +149,7 @@ def measure(learner: Learner, hidden: Hidden) -> tuple[float, float]:
 
 def serve(work: Work) -> None:
     """A system's process: a number on a line of standard input is a turn of so many seconds, an empty one a look."""
-    from unmask.pretraining.claim import packaged_corpus
+    from unmask.pretraining.run_folder import packaged_corpus
 
     out = own_output()
     train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
@@ -273,9 +273,9 @@ def draw(curves: dict[str, list[Point]], path: Path) -> None:
 
 def prepare(recipe: str, folder: Path) -> None:
     """The characters as ours reads them."""
-    from unmask.pretraining.claim import packaged_corpus
+    from unmask.pretraining.run_folder import packaged_corpus
     from unmask.recipe.recipe import load_recipe
-    from unmask.tokens.prepare import prepare as prepare_text
+    from unmask.shards.preparation import prepare as prepare_text
 
     made = load_recipe(recipe)
     prepare_text([str(packaged_corpus())], folder, corpus=made.corpus, tokenizer=made.tokenizer, workers=1)

@@ -20,12 +20,12 @@ from typing import Any
 from tables import write_table
 
 import unmask
-from unmask.corpus.corpus import Corpus
-from unmask.corpus.settings import CorpusSettings
-from unmask.evaluation.intervals import mean_interval
-from unmask.inference.evaluate import evaluate
-from unmask.inference.scorable import load_scorable
-from unmask.tokens.manifest import load_manifest
+from unmask.measuring.uncertainty import mean_interval
+from unmask.shards.manifest import load_manifest
+from unmask.text.corpus import Corpus
+from unmask.text.settings import CorpusSettings
+from unmask.using.evaluation import evaluate
+from unmask.using.scorable import load_scorable
 
 
 def main() -> None:

@@ -39,14 +39,13 @@ from tables import write_table
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from unmask import MaskingCollator, count_tokens
-from unmask.collating.features import read_features, rows_of
 from unmask.hashing import mix
+from unmask.masking.features import read_features, rows_of
 from unmask.masking.hash_set import HashSet
-from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES
-from unmask.masking.tables import Scores, Tables
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.tokens.wordpiece import train_wordpiece
+from unmask.masking.settings import STRATEGIES, needed_annotations
+from unmask.masking.vocabulary_tables import Scores, Tables
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_wordpiece
 from unmask.training.scores import EMBEDDING_SIZE
 
 ROWS = {128: 512, 2048: 32}

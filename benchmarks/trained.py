@@ -26,7 +26,7 @@ SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     from assembly import assemble
 
-    from unmask.pretraining.data import open_prepared
+    from unmask.pretraining.run_data import open_prepared
     from unmask.recipe.recipe import Recipe
 
     recipe = Recipe.model_validate(

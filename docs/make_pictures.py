@@ -19,23 +19,23 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from unmask.corpus.settings import CorpusSettings
 from unmask.hashing import mix_ints
-from unmask.masking.engine import _MASK, Masker
-from unmask.masking.flat import FlatUnits, flatten, partition
+from unmask.masking.flat_rows import FlatUnits, flatten, partition
+from unmask.masking.masker import _MASK, Masker
 from unmask.masking.mixture import draw_mixture
 from unmask.masking.settings import STRATEGIES, MaskingSettings, MixtureUnits
-from unmask.masking.tables import Scores, Tables
-from unmask.packing.rows import Rows
-from unmask.pretraining.annotated_text import ShownText
-from unmask.pretraining.claim import packaged_corpus
-from unmask.pretraining.data import PreparedData, open_prepared
-from unmask.pretraining.following import masking_tables
-from unmask.pretraining.reporter import LogReporter
+from unmask.masking.vocabulary_tables import Scores, Tables
+from unmask.pretraining.masking_inputs import masking_tables
+from unmask.pretraining.run_data import PreparedData, open_prepared
+from unmask.pretraining.run_folder import packaged_corpus
+from unmask.pretraining.run_reporter import LogReporter
+from unmask.pretraining.shown_masks import ShownText
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
-from unmask.training.checkpoint import list_checkpoints
+from unmask.shards.preparation import prepare
+from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.training.checkpoints import list_checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))
 from draw import Token, picture

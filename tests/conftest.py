@@ -16,17 +16,17 @@ from matplotlib.figure import Figure
 import unmask
 from tests.command_line import Main
 from unmask.cli import app
-from unmask.corpus.settings import CorpusSettings
-from unmask.model.config import EncoderConfig
-from unmask.model.encoder import MaskedLM
-from unmask.model.initialise import initialise
-from unmask.model.layouts import PARTS
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.manifest import Manifest, load_manifest
-from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.network.config import EncoderConfig
+from unmask.network.encoder import MaskedLM
+from unmask.network.initial_weights import initialise
+from unmask.network.layouts import PARTS
+from unmask.shards.manifest import Manifest, load_manifest
+from unmask.shards.preparation import prepare
+from unmask.shards.store import TokenStore
+from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def pytest_configure() -> None:

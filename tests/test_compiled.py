@@ -27,7 +27,7 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
     """Where numba compiles a loop, it runs other machine code than it keeps; see `unmask.compiled`."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     code = (
-        "import hashlib, numpy as np; from unmask.model.kernels.norms import STRETCHES, norm_backward;"
+        "import hashlib, numpy as np; from unmask.network.norm_loops import STRETCHES, norm_backward;"
         "draw = np.random.default_rng(0).standard_normal; numbers = lambda *shape: draw(shape).astype(np.float32);"
         "result, sums = numbers(50, 256), np.zeros((2, STRETCHES, 256), dtype=np.float32);"
         "given = numbers(50, 256), numbers(0, 0), numbers(50, 256), numbers(256), np.abs(numbers(50, 2));"

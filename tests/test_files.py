@@ -18,7 +18,7 @@ from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.errors import RunError, WriteError
 from unmask.files import read_object, write_atomically, writing
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -17,13 +17,13 @@ import torch
 import unmask
 from tests.command_line import Main
 from tests.masking.helpers import make_rows, tables_of
-from unmask.masking.engine import Masker
-from unmask.masking.schedule import rate_at
+from unmask.masking.masker import Masker
+from unmask.masking.rate_schedule import rate_at
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.pretraining.annotated_text import ShownText
+from unmask.masking.vocabulary_tables import Tables
+from unmask.pretraining.shown_masks import ShownText
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "masking.md").read_text(encoding="utf-8")

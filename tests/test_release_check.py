@@ -14,12 +14,11 @@ import pytest
 
 import unmask
 from tests.conftest import SMALL
-from unmask.annotation.settings import AnnotationSettings
-from unmask.corpus.settings import CorpusSettings
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.claim import packaged_corpus
-from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
+from unmask.pretraining.run_folder import packaged_corpus
+from unmask.shards.preparation import prepare
+from unmask.text.settings import AnnotationSettings, CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("entities", "pos", "dependencies", "chunks")

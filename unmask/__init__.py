@@ -9,27 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.collating.collator import MaskingCollator
-    from unmask.collating.counts import count_tokens
     from unmask.comparing.verdicts import Comparison, Search, compare, tune
-    from unmask.exporting.export import Export, export
-    from unmask.exporting.verify import Verification, verify
-    from unmask.finetuning.finetune import FineTuned, finetune
-    from unmask.inference.embed_file import EmbeddedFile, embed
-    from unmask.inference.evaluate import Evaluation, evaluate
-    from unmask.inference.filled import Filled
-    from unmask.inference.model import Model, fill, load
-    from unmask.inference.score import Scored, score
-    from unmask.masking.engine import MaskedRows, Masker
+    from unmask.exporting.onnx_export import Export, export
+    from unmask.exporting.verification import Verification, verify
+    from unmask.finetuning.finetuning import FineTuned, finetune
+    from unmask.masking.collator import MaskingCollator
+    from unmask.masking.features import count_tokens
+    from unmask.masking.masker import MaskedRows, Masker
     from unmask.masking.mlm import MLM
     from unmask.pretraining.auditing import MaskingAudit, audit
-    from unmask.pretraining.lexicon import LexiconMade, lexicon, lexicon_tables
+    from unmask.pretraining.lexicons import LexiconMade, lexicon, lexicon_tables
     from unmask.pretraining.preparing import Prepared, prepare
-    from unmask.pretraining.pretrain import Run, pretrain
+    from unmask.pretraining.pretraining import Run, pretrain
     from unmask.pretraining.shown_masks import ShownMasks, masks
     from unmask.recipe.recipe import recipes
     from unmask.tasks.predicting import Predictions, predict
     from unmask.tasks.task_model import TaskModel
+    from unmask.using.embedded_file import EmbeddedFile, embed
+    from unmask.using.evaluation import Evaluation, evaluate
+    from unmask.using.filled import Filled
+    from unmask.using.loaded_model import Model, fill, load
+    from unmask.using.scoring import Scored, score
 
 __version__ = "0.1.0"
 __all__ = [
@@ -77,45 +77,45 @@ __all__ = [
 
 _WHERE = {
     "Comparison": "unmask.comparing.verdicts",
-    "EmbeddedFile": "unmask.inference.embed_file",
-    "Evaluation": "unmask.inference.evaluate",
-    "Export": "unmask.exporting.export",
-    "Filled": "unmask.inference.filled",
-    "FineTuned": "unmask.finetuning.finetune",
+    "EmbeddedFile": "unmask.using.embedded_file",
+    "Evaluation": "unmask.using.evaluation",
+    "Export": "unmask.exporting.onnx_export",
+    "Filled": "unmask.using.filled",
+    "FineTuned": "unmask.finetuning.finetuning",
     "TaskModel": "unmask.tasks.task_model",
     "MLM": "unmask.masking.mlm",
-    "MaskedRows": "unmask.masking.engine",
-    "Masker": "unmask.masking.engine",
+    "MaskedRows": "unmask.masking.masker",
+    "Masker": "unmask.masking.masker",
     "MaskingAudit": "unmask.pretraining.auditing",
-    "MaskingCollator": "unmask.collating.collator",
-    "Model": "unmask.inference.model",
-    "LexiconMade": "unmask.pretraining.lexicon",
+    "MaskingCollator": "unmask.masking.collator",
+    "Model": "unmask.using.loaded_model",
+    "LexiconMade": "unmask.pretraining.lexicons",
     "Predictions": "unmask.tasks.predicting",
     "Prepared": "unmask.pretraining.preparing",
-    "Run": "unmask.pretraining.pretrain",
-    "Scored": "unmask.inference.score",
+    "Run": "unmask.pretraining.pretraining",
+    "Scored": "unmask.using.scoring",
     "Search": "unmask.comparing.verdicts",
     "ShownMasks": "unmask.pretraining.shown_masks",
-    "Verification": "unmask.exporting.verify",
+    "Verification": "unmask.exporting.verification",
     "audit": "unmask.pretraining.auditing",
     "compare": "unmask.comparing.verdicts",
-    "count_tokens": "unmask.collating.counts",
-    "embed": "unmask.inference.embed_file",
-    "evaluate": "unmask.inference.evaluate",
-    "export": "unmask.exporting.export",
-    "fill": "unmask.inference.model",
-    "finetune": "unmask.finetuning.finetune",
-    "lexicon": "unmask.pretraining.lexicon",
-    "lexicon_tables": "unmask.pretraining.lexicon",
-    "load": "unmask.inference.model",
+    "count_tokens": "unmask.masking.features",
+    "embed": "unmask.using.embedded_file",
+    "evaluate": "unmask.using.evaluation",
+    "export": "unmask.exporting.onnx_export",
+    "fill": "unmask.using.loaded_model",
+    "finetune": "unmask.finetuning.finetuning",
+    "lexicon": "unmask.pretraining.lexicons",
+    "lexicon_tables": "unmask.pretraining.lexicons",
+    "load": "unmask.using.loaded_model",
     "masks": "unmask.pretraining.shown_masks",
     "predict": "unmask.tasks.predicting",
     "prepare": "unmask.pretraining.preparing",
-    "pretrain": "unmask.pretraining.pretrain",
+    "pretrain": "unmask.pretraining.pretraining",
     "recipes": "unmask.recipe.recipe",
-    "score": "unmask.inference.score",
+    "score": "unmask.using.scoring",
     "tune": "unmask.comparing.verdicts",
-    "verify": "unmask.exporting.verify",
+    "verify": "unmask.exporting.verification",
 }
 
 

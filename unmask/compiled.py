@@ -96,12 +96,12 @@ def _apart(target_context: Any) -> Any:
 
 @functools.cache
 def _forget_what_is_old(folder: Path) -> None:
-    """Removes what was compiled before a file of any folder of loops was changed.
+    """Removes what was compiled before any file of loops was changed.
 
     Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     """
     package = Path(__file__).parent
-    used = (package / "hashing.py", *package.glob("*/kernels/*.py"))
+    used = (package / "hashing.py", *package.glob("*/*_loops.py"))
     newest = max((path.stat().st_mtime for path in used if path.exists()), default=0.0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):

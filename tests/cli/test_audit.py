@@ -11,13 +11,13 @@ import torch
 
 from tests.command_line import Main, call
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
-from unmask.evaluation.audit import audit
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.packing.rows import Rows
+from unmask.masking.vocabulary_tables import Tables
+from unmask.measuring.masking_audit import audit
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
@@ -222,6 +222,6 @@ def test_a_mixture_of_steps_is_audited_in_all_its_parts(
 
 
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
-    monkeypatch.setattr("unmask.evaluation.audit_counts.SIGMAS", -1.0)
+    monkeypatch.setattr("unmask.measuring.inclusion.SIGMAS", -1.0)
     code, out, _ = main("audit", data_folder, "--strategy", "random")
     assert (code, "broken" in out) == (1, True)

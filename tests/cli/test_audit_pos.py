@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import unmask
-from tests.annotation.tagged import TAGS, tagged_jsonl
 from tests.cli.test_audit import audited
 from tests.command_line import Main
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
-from unmask.evaluation.audit import audit
-from unmask.masking.engine import MaskedRows, Masker
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from tests.text.tagged import TAGS, tagged_jsonl
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.measuring.masking_audit import audit
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 
 COLUMNS = ("--set", 'annotation.columns=["pos", "dependencies"]', "--set", "tokenizer.vocab_size=150")
 

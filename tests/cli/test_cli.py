@@ -11,7 +11,7 @@ import pytest
 import unmask
 from tests.command_line import Main, call
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.interrupt import Interrupted
+from unmask.pretraining.training_run import Interrupted
 
 
 def test_help_names_every_command(main: Main) -> None:

@@ -13,12 +13,14 @@ import unmask
 from tests.command_line import Main
 from unmask.cli import embed as embedding
 from unmask.cli import fill as fill_command
-from unmask.corpus.texts import TextFile
 from unmask.errors import CorpusError
-from unmask.inference import embed, embed_file, fill
-from unmask.inference import model as model_module
-from unmask.inference.embed import EmbedSettings
-from unmask.inference.vector_files import Writing
+from unmask.text.text_file import TextFile
+from unmask.using import embedded_file as embed_file
+from unmask.using import embedding as embed
+from unmask.using import filling as fill
+from unmask.using import loaded_model as model_module
+from unmask.using.embedding import EmbedSettings
+from unmask.using.vector_files import Writing
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
 

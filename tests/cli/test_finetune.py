@@ -13,7 +13,7 @@ import unmask
 from tests.command_line import Main
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")

@@ -15,12 +15,12 @@ from rich.console import Console
 
 import unmask
 from tests.command_line import Main
-from unmask.cli import progress
-from unmask.cli.progress import ConsoleBar, ConsoleReporter
-from unmask.inference.score import score as score_pairs
+from unmask.cli import progress_bars as progress
+from unmask.cli.progress_bars import ConsoleBar, ConsoleReporter
 from unmask.progress import Progress
 from unmask.training.figures import Figures
 from unmask.training.loop import StepReport
+from unmask.using.scoring import score as score_pairs
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import unmask
 from tests.command_line import Main
 from unmask.cli.show import drawn, show
 from unmask.comparing.verdicts import best_trials, by_pair, by_recipe
-from unmask.inference.evaluate import Evaluation
-from unmask.inference.filled import Candidate, Filled
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
+from unmask.folders.model_folder import save_model
+from unmask.network.encoder import MaskedLM
 from unmask.results import Sheet
-from unmask.tokens.chars import train_chars
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_chars
+from unmask.using.evaluation import Evaluation
+from unmask.using.filled import Candidate, Filled
 
 ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
 ESTIMATE = {"mean": 1.0, "interval": None}

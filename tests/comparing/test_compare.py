@@ -7,25 +7,27 @@ from typing import Any
 import pytest
 
 from tests.conftest import SMALL, make_text
-from unmask.comparing import compare as comparing
+from unmask.comparing import comparison as comparing
 from unmask.comparing import trials as module
-from unmask.comparing.compare import Plan, compare
-from unmask.comparing.inputs import items_of, read_inputs
+from unmask.comparing.comparison import ComparisonPlan, compare
+from unmask.comparing.comparison_inputs import items_of, read_inputs
 from unmask.comparing.trials import Protocol, TaskFiles, task_files
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.files import file_sha256
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.manifest import load_manifest
+from unmask.shards.manifest import load_manifest
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
 PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
 MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8)
 
 
-def plan(data: Path, **changes: Any) -> Plan:
+def plan(data: Path, **changes: Any) -> ComparisonPlan:
     own = {name: changes.pop(name) for name in ("recipes", "seeds", "primary") if name in changes}
     protocol = Protocol(**{"steps": 3, "settings": TINY, **changes})
-    return Plan(**{"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "protocol": protocol, **own})
+    return ComparisonPlan(
+        **{"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "protocol": protocol, **own}
+    )
 
 
 def test_a_comparison_goes_on_and_seeds_may_be_added(

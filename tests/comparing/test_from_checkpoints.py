@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.pretraining.checkpoints import SHORT, released
-from unmask.comparing import tune as tuning
-from unmask.comparing.compare import Plan, compare
-from unmask.comparing.inputs import read_inputs
+from unmask.comparing import tuning
+from unmask.comparing.comparison import ComparisonPlan, compare
+from unmask.comparing.comparison_inputs import read_inputs
 from unmask.comparing.trials import Protocol
-from unmask.comparing.tune import TunePlan, tune
+from unmask.comparing.tuning import TunePlan, tune
 from unmask.errors import DataError, SettingsError, UnmaskError
-from unmask.model.encoder import MaskedLM
+from unmask.network.encoder import MaskedLM
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.manifest import load_manifest
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.shards.manifest import load_manifest
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
 QUICK = ("training.batch_tokens=512", *SHORT)
@@ -44,14 +44,14 @@ def begins_with(checkpoint: Path, file: Path, more: str = "") -> str:
     return str(file)
 
 
-def plan(data: Path, *recipes: str, **changes: Any) -> Plan:
+def plan(data: Path, *recipes: str, **changes: Any) -> ComparisonPlan:
     protocol = Protocol(**{"steps": 1, "settings": QUICK, **changes})
-    return Plan(recipes=recipes, data=(str(data),), protocol=protocol, seeds=1)
+    return ComparisonPlan(recipes=recipes, data=(str(data),), protocol=protocol, seeds=1)
 
 
 def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file: Path, tmp_path: Path) -> None:
     protocol = Protocol(steps=1, base="continue", settings=(*QUICK, f"start.checkpoint='{checkpoint}'"))
-    asked = Plan(recipes=("random", "span"), data=(str(corpus_file),), protocol=protocol, seeds=1)
+    asked = ComparisonPlan(recipes=("random", "span"), data=(str(corpus_file),), protocol=protocol, seeds=1)
     result = compare(asked, tmp_path / "out")
     assert not [run for runs in result["runs"].values() for run in runs if "failed" in run]
     found = load_manifest(tmp_path / "out" / "data").tokenizer_sha256
@@ -78,7 +78,7 @@ def test_what_cannot_be_compared_is_found_before_anything_is_begun(
     longer = begins_with(checkpoint, tmp_path / "longer.toml", "extend_vocab = 4")
     one_tokenizer = r"prepare text differently \(\[tokenizer\]\), .*; a checkpoint brings its own tokenizer: begin with"
     words = rf"start\.extend_vocab gives each run .*--from {checkpoint} --extend-vocab 4 --steps 1 --out RUN, and begin"
-    cases: list[tuple[Plan, type[UnmaskError], str]] = [
+    cases: list[tuple[ComparisonPlan, type[UnmaskError], str]] = [
         (plan(corpus_file, own, others), SettingsError, one_tokenizer),
         (plan(corpus_file, "tiny", own), SettingsError, one_tokenizer),
         (plan(corpus_file, own, longer), SettingsError, words),

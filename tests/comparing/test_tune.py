@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import SMALL
-from unmask.comparing import tune as module
-from unmask.comparing.search import Choice, Range, as_override, read_dimension, usual_dimensions
+from unmask.comparing import tuning as module
+from unmask.comparing.search_space import DimensionChoice, Range, as_override, read_dimension, usual_dimensions
 from unmask.comparing.trials import Protocol
-from unmask.comparing.tune import TunePlan, tune
+from unmask.comparing.tuning import TunePlan, tune
 from unmask.errors import DataError, DivergedError, RunError, SettingsError
-from unmask.pretraining.interrupt import Interrupted
+from unmask.pretraining.training_run import Interrupted
 from unmask.recipe.recipe import load_recipe
 
 pytest.importorskip("optuna")
@@ -215,7 +215,7 @@ def test_dimensions() -> None:
     layers = read_dimension("model.num_layers = 2..6")
     assert isinstance(layers, Range)
     assert (layers.whole, layers.log) == (True, False)
-    assert read_dimension("masking.strategy=random,span") == Choice("masking.strategy", ("random", "span"))
+    assert read_dimension("masking.strategy=random,span") == DimensionChoice("masking.strategy", ("random", "span"))
     assert layers.holds(3)
     assert not any(layers.holds(value) for value in (2.5, 7, True, "3", None))
     for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2"):
@@ -236,7 +236,7 @@ def test_usual_dimensions() -> None:
         "model.num_layers",
         "masking.rate.start",
     }
-    assert by_key["training.batch_tokens"] == Choice("training.batch_tokens", (2048, 4096, 8192))
+    assert by_key["training.batch_tokens"] == DimensionChoice("training.batch_tokens", (2048, 4096, 8192))
     constant = load_recipe("tiny", overrides=("masking.rate=0.2",))
     assert usual_dimensions(constant)[-1].key == "masking.rate"
     further = load_recipe("tiny", options={"start.checkpoint": "runs/mine/model"}, complete=False)

@@ -17,16 +17,17 @@ import unmask
 from tests.exporting.test_verify import CHECKS, change_weights, failed
 from unmask.compiled import serves
 from unmask.errors import ModelError, RunError, SettingsError
-from unmask.exporting import export as export_module
-from unmask.exporting import onnx_checks, onnx_writer
-from unmask.exporting import verify as verify_module
-from unmask.exporting.check import Check
-from unmask.exporting.graphs import EmbedGraph
-from unmask.exporting.subject import open_subject
-from unmask.model.checksums import CHECKSUMS
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.exporting import onnx_checks
+from unmask.exporting import onnx_export as export_module
+from unmask.exporting import onnx_graphs as onnx_writer
+from unmask.exporting import verification as verify_module
+from unmask.exporting.checked_model import open_checked_model
+from unmask.exporting.checks import Check
+from unmask.exporting.onnx_graphs import EmbedGraph
+from unmask.folders.model_folder import save_model
+from unmask.folders.sentence_files import CHECKSUMS
+from unmask.network.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -215,7 +216,7 @@ def test_a_graph_that_differs_is_not_kept(
 def test_a_graph_with_8_bits_that_cannot_be_compared(
     run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = open_subject(run.folder)
+    subject = open_checked_model(run.folder)
     for theirs, reason in (
         (torch.ones(2, 4), r"of shapes (6,) and (8,)"),
         (torch.full((2, 3), torch.nan), "not finite"),

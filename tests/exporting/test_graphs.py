@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import unmask
-from tests.inference.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
+from tests.using.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
 from unmask.errors import ModelError
-from unmask.exporting import export as export_module
-from unmask.exporting import graphs, onnx_checks
-from unmask.exporting.graphs import EmbedGraph, Graph
-from unmask.exporting.subject import open_subject
-from unmask.inference.model import Model
+from unmask.exporting import onnx_checks
+from unmask.exporting import onnx_export as export_module
+from unmask.exporting import onnx_graphs as graphs
+from unmask.exporting.checked_model import open_checked_model
+from unmask.exporting.onnx_graphs import EmbedGraph, Graph
+from unmask.using.loaded_model import Model
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
 FIRST, MEAN = {"pooling_mode": "cls"}, {"pooling_mode": "mean"}
@@ -70,7 +71,7 @@ def test_a_graph_is_compared_with_what_embed_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not with itself alone: here both ways to run it pool in the same wrong way."""
-    subject = open_subject(sentence_folder)
+    subject = open_checked_model(sentence_folder)
     monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject.model)))
     assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph).passed
     monkeypatch.setattr(graphs, "_means", lambda hidden, mask: hidden[:, 1])

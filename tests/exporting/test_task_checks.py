@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import FAST, save_encoder, write_classes
-from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
-from unmask.exporting import transformers_side
-from unmask.exporting.verify import Verification
-from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import KEY, save_task_model
+from tests.network.test_task_parity import INFOS, LAYOUTS, model_for
+from unmask.exporting import transformers_checks as transformers_side
+from unmask.exporting.verification import Verification
+from unmask.folders.task_folder import KEY, save_task_model
+from unmask.network.encoder import MaskedLM
 from unmask.tasks.classify import Classify
 from unmask.tasks.task import Task
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 MakeModel = Callable[..., MaskedLM]

@@ -12,19 +12,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.model.test_layouts import make_theirs
-from unmask.corpus.settings import CorpusSettings
+from tests.network.test_layouts import make_theirs
 from unmask.errors import ModelError
-from unmask.exporting import transformers_side
-from unmask.exporting.check import compare
-from unmask.exporting.probes import make_probe
-from unmask.exporting.tokenizer_checks import probe_texts
-from unmask.model.encoder import Encoder, MaskedLM
-from unmask.model.folder import save_model
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.exporting import transformers_checks as transformers_side
+from unmask.exporting.checked_model import make_probe
+from unmask.exporting.checks import compare
+from unmask.exporting.transformers_checks import probe_texts
+from unmask.folders.model_folder import save_model
+from unmask.network.encoder import Encoder, MaskedLM
+from unmask.shards.preparation import prepare
+from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("transformers")
 CHECKS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 DISTANCES = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}

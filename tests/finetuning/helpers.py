@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.folders.model_folder import save_model
+from unmask.network.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
 LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]

@@ -13,15 +13,15 @@ import torch
 import unmask
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, RunError, SettingsError
-from unmask.finetuning.folder import ResultFolder
-from unmask.model.encoder import MaskedLM
-from unmask.model.task_folder import save_task_model
-from unmask.tasks.answer import Answer, AnswerPrediction
+from unmask.finetuning.result_folder import ResultFolder
+from unmask.folders.task_folder import save_task_model
+from unmask.network.encoder import MaskedLM
+from unmask.tasks.answer import AnswerPrediction, AnswerTask
 from unmask.tasks.classify import Classify, ClassPrediction
 from unmask.tasks.regress import NumberPrediction
 from unmask.tasks.tag import TagsPrediction
 from unmask.tasks.task import Task
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
@@ -189,7 +189,7 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     assert isinstance(gone, AnswerPrediction)
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
     assert (gone.begin is None) == missing
-    assert isinstance(result.model.task, Answer)
+    assert isinstance(result.model.task, AnswerTask)
     assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
 
 
@@ -245,7 +245,7 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
 def test_a_failed_start_leaves_no_result(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = write_classes(tmp_path / "train.jsonl", 20, 0)
     given = {"task": "classify", "train": train, "validation": train, "out": tmp_path / "out"}
-    from unmask.finetuning import runs
+    from unmask.finetuning import seeds as runs
 
     def diverges(*_: object, **__: object) -> None:
         raise RunError("stopped")

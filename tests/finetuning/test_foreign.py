@@ -15,13 +15,13 @@ import unmask
 from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
 from unmask.errors import ModelError, SettingsError
-from unmask.model.foreign import ForeignTask
+from unmask.network.transformers_network import ForeignTask
 from unmask.tasks.answer import AnswerPrediction
 from unmask.tasks.classify import ClassPrediction
 from unmask.tasks.regress import NumberPrediction
 from unmask.tasks.tag import TagsPrediction
 from unmask.tasks.task_model import load_fine_tuned
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sklearn")

@@ -9,21 +9,19 @@ import pytest
 import torch
 
 from unmask.errors import CorpusError, SettingsError
-from unmask.finetuning.files import class_weights, needs_packages, selecting_metric
-from unmask.finetuning.fitting import rank
-from unmask.finetuning.layers import layer_factors
-from unmask.finetuning.runs import _spread
-from unmask.finetuning.stream import ExampleStream
-from unmask.packing.stream import Cursor
-from unmask.tasks.answer import Answer, AnswerPrediction, GivenAnswer, QuestionRecord, answer_f1, normalised
+from unmask.finetuning.fitting import ExampleStream, layer_factors, rank
+from unmask.finetuning.seeds import _spread
+from unmask.finetuning.task_files import class_weights, needs_packages, selecting_metric
+from unmask.rows.stream import Cursor
+from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised
 from unmask.tasks.classify import Classify, ClassPrediction
-from unmask.tasks.inputs import Example
+from unmask.tasks.examples import Example
 from unmask.tasks.known import task_named
 from unmask.tasks.regress import NumberPrediction, Regress
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
 from unmask.tasks.task import Labelled, Record, Task
-from unmask.tasks.texts import TextRecord
+from unmask.tasks.text_tasks import TextRecord
 
 SETTINGS = FinetuneSettings()
 
@@ -69,8 +67,8 @@ def test_labels_that_training_has_not_seen() -> None:
     said = Tag(("O", "B-x")).check(tagged, Path("train.conll"))
     assert said == "dev.conll: 2 words have tags that train.conll does not have (B-q); they count as wrong"
     asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
-    assert Answer(may_be_missing=True).check(asked, Path("train.json")) is None
-    assert (Answer().check(asked, Path("train.json")) or "").endswith(
+    assert AnswerTask(may_be_missing=True).check(asked, Path("train.json")) is None
+    assert (AnswerTask().check(asked, Path("train.json")) or "").endswith(
         "1 of 2 questions have no answer, but in train.json all have one, so the model always gives one; they count as "
         "wrong"
     )
@@ -154,7 +152,7 @@ def test_metrics_of_answers() -> None:
         AnswerPrediction("b", "fox", 0, 0.5),
         AnswerPrediction("c", "x", 0, 1.0),
     ]
-    metrics = Answer().measure(records, found)
+    metrics = AnswerTask().measure(records, found)
     assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
 
 

@@ -13,15 +13,15 @@ import pytest
 
 from tests.finetuning.helpers import write_jsonl, write_squad
 from unmask.errors import CorpusError
-from unmask.finetuning.files import read_files, settings_of
+from unmask.finetuning.task_files import read_files, settings_of
 from unmask.tasks.answer import GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify
 from unmask.tasks.known import task_named
-from unmask.tasks.labelled import read_labelled
+from unmask.tasks.labelled_files import read_labelled
 from unmask.tasks.settings import Columns
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Labelled
-from unmask.tasks.texts import TextRecord, is_paired
+from unmask.tasks.text_tasks import TextRecord, is_paired
 
 NONE = Columns()
 

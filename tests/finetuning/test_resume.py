@@ -14,10 +14,10 @@ import unmask
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes
 from unmask.cli.app import app
 from unmask.errors import RunError
-from unmask.finetuning import runs
-from unmask.finetuning.finetune import forecast_finetune
-from unmask.finetuning.folder import FinishedRun, ResultFolder
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.finetuning import seeds as runs
+from unmask.finetuning.finetuning import forecast_finetune
+from unmask.finetuning.result_folder import FinishedRun, ResultFolder
+from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")

@@ -33,24 +33,23 @@ from tests.finetuning.trainer_runs import (
     write_pairs,
     write_reviews,
 )
-from unmask.finetuning.fitting import HeldOutData, Plan, begin_training
-from unmask.finetuning.stream import _ORDER
+from unmask.finetuning.fitting import _ORDER, FitPlan, HeldOutData, begin_training
+from unmask.folders.model_folder import LAYOUTS as FOLDER_LAYOUTS
+from unmask.folders.model_folder import load_model, save_model
+from unmask.folders.task_folder import save_task_model, with_task_head
 from unmask.hashing import permutation
-from unmask.masking.engine import MaskedRows
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import LAYOUTS as FOLDER_LAYOUTS
-from unmask.model.folder import load_model, save_model
-from unmask.model.heads import AnswerHead
-from unmask.model.task_folder import save_task_model, with_task_head
-from unmask.tasks.answer import Answer
+from unmask.masking.masker import MaskedRows
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import AnswerHead
+from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify
-from unmask.tasks.inputs import Example, pack_examples
+from unmask.tasks.examples import Example, pack_examples
 from unmask.tasks.multi_label import MultiLabel
 from unmask.tasks.pairs import Pairs
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
-from unmask.training.schedule import Linear
+from unmask.training.learning_rate import LinearDecay
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -60,7 +59,7 @@ INFOS = [
     MultiLabel(("bored", "glad", "sad")),
     Pairs(("yes", "no", "maybe"), paired=True),
     Tag(("B-x", "I-x", "O")),
-    Answer(),
+    AnswerTask(),
 ]
 SIZE, RATE = 8, 1e-3
 
@@ -146,7 +145,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
     settings = FinetuneSettings(
         epochs=1, batch_size=SIZE, learning_rate=RATE, weight_decay=0.1, warmup=0.25, precision="float32"
     )
-    plan = Plan(info, settings, "accuracy", None, examples, HeldOutData([], []))
+    plan = FitPlan(info, settings, "accuracy", None, examples, HeldOutData([], []))
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
     steps = list(begin_training(ours, plan, seed=3).steps)
     assert len(steps) == 4
@@ -156,7 +155,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
             return SequentialSampler(self.train_dataset)
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-            rate = Linear(kind="linear", warmup=0.25)
+            rate = LinearDecay(kind="linear", warmup=0.25)
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
                 optimizer or self.optimizer, lambda step: rate.at((step + 0.5) / num_training_steps, step)
             )
@@ -188,7 +187,7 @@ def test_the_rate_is_trainers_half_a_step_later(warmup: float) -> None:
     steps = 40
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     theirs = transformers.get_linear_schedule_with_warmup(optimizer, round(warmup * steps), steps).lr_lambdas[0]
-    ours = Linear(kind="linear", warmup=warmup)
+    ours = LinearDecay(kind="linear", warmup=warmup)
     for step in range(steps):
         between = (theirs(step) + theirs(step + 1)) / 2
         assert ours.at((step + 0.5) / steps, step) == pytest.approx(between)

@@ -14,16 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.finetuning.files import read_files, settings_of
 from unmask.finetuning.fitting import fit
-from unmask.finetuning.runs import Runs
-from unmask.finetuning.start import load_pretrained, pooling_for
-from unmask.pretraining.reporter import LogReporter
+from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
+from unmask.finetuning.task_files import read_files, settings_of
+from unmask.pretraining.run_reporter import LogReporter
 from unmask.tasks.classify import Classify
-from unmask.tasks.inputs import Example
+from unmask.tasks.examples import Example
 from unmask.tasks.known import task_named
 from unmask.tasks.task import Task
-from unmask.tokens.loading import load_tokenizer
+from unmask.tokenizer.loading import load_tokenizer
 
 AUTO = {
     "classify": "AutoModelForSequenceClassification",

@@ -9,8 +9,8 @@ from huggingface_hub import constants
 
 from tests.hub.helpers import FakeHub
 from tests.pretraining.checkpoints import released
-from unmask.model.encoder import MaskedLM
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.network.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture

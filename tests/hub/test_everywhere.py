@@ -18,11 +18,11 @@ from tests.finetuning.helpers import FAST, write_classes
 from tests.hub.helpers import COMMIT, OTHER, put_in_cache
 from tests.pretraining.checkpoints import SHORT, released
 from unmask.errors import RunError
-from unmask.exporting.subject import open_subject
-from unmask.model.encoder import MaskedLM
-from unmask.pretraining.request import Request
+from unmask.exporting.checked_model import open_checked_model
+from unmask.network.encoder import MaskedLM
+from unmask.pretraining.run_folder import RunRequest
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 NAME = "owner/name"
 SETTINGS = ("training.batch_tokens=512", *SHORT)
@@ -57,7 +57,7 @@ def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
     same("masks", "The cat sees.", "--strategy", "random", "--tokenizer", "MODEL")
     code, _, err = main("embed", NAME, text, "--out", "vectors.parquet")
     assert code == 0, err
-    assert open_subject(NAME).folder == folder, "of what is exported and verified"
+    assert open_checked_model(NAME).folder == folder, "of what is exported and verified"
 
 
 def test_fine_tuning_and_predicting(main: Main, cache: Path, folder: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Pa
     code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
     assert code == 0, err
     assert json.loads(Path("data/manifest.json").read_text())["settings"]["tokenizer"]["path"] == lasting
-    assert Request(tokenizer=NAME, steps=1).load().tokenizer.path == lasting
+    assert RunRequest(tokenizer=NAME, steps=1).load().tokenizer.path == lasting
     assert load_recipe(overrides=(f"tokenizer.path={NAME}",)).tokenizer.path == lasting
     small = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", *SETTINGS)
     run = unmask.pretrain([text], out="run", tokenizer=NAME, steps=2, settings=small)

@@ -15,11 +15,11 @@ from huggingface_hub import constants, errors
 import unmask
 from tests.hub.helpers import COMMIT, FakeHub, denied, put_in_cache
 from unmask.errors import ModelError, TokenizerError, UnmaskError
-from unmask.hub.fetch import lasting_name
-from unmask.inference.scorable import load_scorable
-from unmask.model.find import find_model, find_weights
-from unmask.pretraining.interrupt import Interrupted
-from unmask.tokens.loading import load_tokenizer
+from unmask.folders.model_folder import find_model, find_weights
+from unmask.hub import lasting_name
+from unmask.pretraining.training_run import Interrupted
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.using.scorable import load_scorable
 
 TEXT = "The cat sees the [MASK]."
 OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hub.helpers import COMMIT
-from unmask.hub.names import HubName, hub_name
+from unmask.hub import HubName, hub_name
 
 BASE = "answerdotai/ModernBERT-base"
 

@@ -16,8 +16,8 @@ from huggingface_hub import constants, errors
 
 import unmask
 from tests.hub.helpers import COMMIT, denied, put_in_cache
-from unmask.exporting.subject import open_subject
-from unmask.hub.needs import MODULES, POOLING
+from unmask.exporting.checked_model import open_checked_model
+from unmask.hub import MODULES, POOLING
 
 NAME = "owner/name"
 TEXTS = ["The cat sees the dog.", "the king at sea"]
@@ -96,8 +96,8 @@ def test_what_the_copy_lacks_is_fetched_once(
 
 def test_graphs_pool_as_embed_does(download: FakeDownload, model_folder: Path) -> None:
     make_sentence_encoder(model_folder)
-    assert open_subject(NAME).model.embed_settings().pooling == "first"
-    assert open_subject(model_folder).model.embed_settings().pooling == "first"
+    assert open_checked_model(NAME).model.embed_settings().pooling == "first"
+    assert open_checked_model(model_folder).model.embed_settings().pooling == "first"
     assert download.asked == [MODULES, POOLING]
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from unmask.collocations.lexicon import Lexicon
 from unmask.hashing import mix
-from unmask.masking.engine import Masker
 from unmask.masking.hash_set import HashSet
-from unmask.masking.tables import Scores, Tables
-from unmask.packing.rows import Rows
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.masking.vocabulary_tables import Scores, Tables
+from unmask.rows.rows import Rows
+from unmask.shards.lexicon_file import Lexicon
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def make_rows(

@@ -9,16 +9,14 @@ import torch
 
 from tests.masking.helpers import LABELS, make_rows, masker_of
 from unmask.errors import DataError, SettingsError
-from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
-from unmask.masking.engine import Masker
-from unmask.masking.flat import FlatUnits, flatten, partition
-from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.masking.units import PlainUnits, WordUnits
-from unmask.packing.rows import Rows
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.flat_rows import FlatUnits, flatten, partition
+from unmask.masking.masker import Masker
+from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.masking.units import EntityUnits, PhraseUnits, PlainUnits, SubtreeUnits, WordUnits
+from unmask.masking.vocabulary_tables import Tables
+from unmask.rows.rows import Rows
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def rows_of(starts: str, **columns: list[int]) -> Rows:

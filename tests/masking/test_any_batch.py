@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tokenizers.models import WordPiece
 
 from tests.masking.helpers import LABELS, annotated, collocation_set
-from unmask.masking.engine import Masker
-from unmask.masking.plain import rows_from_ids
+from unmask.masking.masker import Masker
+from unmask.masking.plain_rows import rows_from_ids
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.vocabulary_tables import Scores, Tables
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SIZES = (10, 250_000)

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from tests.tokens.families import bare_characters
+from tests.tokenizer.families import bare_characters
 from unmask.errors import SettingsError
-from unmask.masking.boundaries import boundaries
-from unmask.masking.engine import Masker
-from unmask.masking.flat import FlatUnits
+from unmask.masking.flat_rows import FlatUnits, boundaries
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.4})
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from tests.masking.helpers import annotated, make_rows, masker_of, word_numbers
 from unmask.errors import SettingsError
-from unmask.masking.engine import Masker
-from unmask.masking.plain import rows_from_ids
+from unmask.masking.masker import Masker
+from unmask.masking.plain_rows import rows_from_ids
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.weights import UniformWeights
-from unmask.packing.rows import Rows
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.rows.rows import Rows
+from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
 

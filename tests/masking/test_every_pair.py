@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, tables_of
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Tables
 from unmask.masking.units import PlainUnits
+from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import AnyWeights
-from unmask.packing.rows import Rows
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def kinds_of(union: object) -> list[str]:

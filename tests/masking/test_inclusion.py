@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.masking.helpers import make_rows, masker_of, tables_of
-from unmask.evaluation.audit_inclusion import asked_for
-from unmask.masking.budget import draw_units
-from unmask.masking.engine import Masker
-from unmask.masking.flat import FlatRows, FlatUnits, flatten, partition
-from unmask.masking.kernels.keys import POINT
+from unmask.masking.flat_rows import FlatRows, FlatUnits, flatten, partition
+from unmask.masking.masker import Masker
+from unmask.masking.row_loops import POINT
 from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.unit_draw import draw_units
 from unmask.masking.weights import UniformWeights
-from unmask.packing.rows import Rows
+from unmask.measuring.inclusion import asked_for
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 EPOCHS = 1500
 

@@ -5,10 +5,10 @@ import torch
 
 from tests.masking.helpers import make_rows
 from unmask.errors import SettingsError
-from unmask.masking.engine import Masker
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.vocabulary_tables import Tables
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def masker_by(tokenizer: Tokenizer, informativeness: torch.Tensor | None, **weights: float) -> Masker:

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from unmask.masking.budget import draw_units, fill_tokens
-from unmask.masking.flat import FlatRows, FlatUnits, flatten, partition
-from unmask.masking.keys import uniform_keys
+from unmask.masking.flat_rows import FlatRows, FlatUnits, flatten, partition
+from unmask.masking.unit_draw import draw_units, fill_tokens, uniform_keys
 from unmask.masking.units import SpanUnits
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 RATES = [0.0, 0.003, 0.15, 0.5, 0.97, 1.0]
 

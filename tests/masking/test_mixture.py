@@ -8,12 +8,12 @@ import torch
 
 from tests.masking.helpers import make_rows, masker_of
 from unmask.errors import SettingsError
-from unmask.masking.engine import MaskedRows, Masker
-from unmask.masking.schedule import BetaRate
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.rate_schedule import BetaRate
 from unmask.masking.settings import MaskingSettings
-from unmask.packing.rows import Rows
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def masker_with(tokenizer: Tokenizer, **values: object) -> Masker:

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of
-from unmask.evaluation.held_out import HeldOutSet
-from unmask.masking.engine import Masker
-from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES
-from unmask.model.encoder import MaskedLM
-from unmask.model.loss import losses_of, predicted_positions
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.masking.settings import STRATEGIES, needed_annotations
+from unmask.measuring.held_out import HeldOutSet
+from unmask.network.encoder import MaskedLM
+from unmask.network.loss import losses_of, predicted_positions
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
 

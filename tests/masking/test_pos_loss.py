@@ -11,15 +11,15 @@ import torch
 from tests.masking.helpers import LABELS, make_rows
 from tests.masking.test_annotated import rows_of
 from unmask.errors import DataError, SettingsError
-from unmask.masking.engine import Masker
-from unmask.masking.flat import flatten, partition
-from unmask.masking.pos_loss import PosLossWeights
+from unmask.masking.flat_rows import flatten, partition
+from unmask.masking.masker import Masker
+from unmask.masking.scored_weights import PosLossWeights
 from unmask.masking.settings import MaskingSettings, followed_scores
-from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
-from unmask.packing.rows import Rows
+from unmask.masking.vocabulary_tables import Scores, Tables
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.rows.rows import Rows
+from unmask.tokenizer.tokenizer import Tokenizer
 
 EPOCHS = 3000
 # Of no tag, DET, NOUN and VERB.

@@ -7,12 +7,12 @@ import torch
 from tests.masking.helpers import make_rows
 from unmask.errors import SettingsError
 from unmask.hashing import mix
-from unmask.masking.engine import Masker
+from unmask.masking.masker import Masker
 from unmask.masking.replacement import RandomTokens, Replacement, replace
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, WordUnits
 from unmask.masking.weights import UniformWeights
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def shares_of(masker: Masker, tokenizer: Tokenizer, num_rows: int = 2000) -> tuple[float, float, float, int]:

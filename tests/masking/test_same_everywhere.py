@@ -14,14 +14,13 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of, tables_of
-from unmask.masking.engine import MaskedRows, Masker
-from unmask.masking.needs import needed_annotations
-from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
 from unmask.settings import validated
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
 STATIC = [name for name in ALL if not hasattr(STRATEGIES[name]["weights"], "score")]  # that follow no model
@@ -137,7 +136,7 @@ IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from tests.masking.test_same_everywhere import ALL, digest
-from unmask.tokens.loading import load_tokenizer
+from unmask.tokenizer.loading import load_tokenizer
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 print(*(digest(tokenizer, strategy) for strategy in ALL))
 """

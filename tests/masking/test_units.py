@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, word_numbers
-from unmask.masking.engine import Masker
-from unmask.masking.flat import flatten
+from unmask.masking.flat_rows import flatten
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
+from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import UniformWeights
-from unmask.packing.rows import Rows
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def span_lengths_in_words(rows: Rows, key: int = 5) -> list[list[int]]:

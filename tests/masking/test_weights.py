@@ -9,17 +9,17 @@ import torch
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
 from unmask.errors import SettingsError
 from unmask.hashing import mix
-from unmask.masking.engine import Masker
-from unmask.masking.flat import flatten, partition
-from unmask.masking.kernels.keys import POINT
-from unmask.masking.keys import fixed_log2, weighted_keys
-from unmask.masking.scored import CentralityWeights, TfIdfWeights, _counts_in_segment
+from unmask.masking.flat_rows import flatten, partition
+from unmask.masking.masker import Masker
+from unmask.masking.row_loops import POINT
+from unmask.masking.scored_weights import CentralityWeights, TfIdfWeights, _counts_in_segment
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.unit_draw import fixed_log2, weighted_keys
 from unmask.masking.units import WordUnits
+from unmask.masking.vocabulary_tables import Scores, Tables
 from unmask.masking.weights import BandWeights, FrequencyWeights
 from unmask.settings import validated
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def random_bits(count: int, seed: int = 0) -> torch.Tensor:

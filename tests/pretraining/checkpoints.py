@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.folders.model_folder import save_model
+from unmask.network.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
 
 SHORT = ("evaluation.times=1", "evaluation.final_max_tokens=1000000")
 

@@ -18,17 +18,15 @@ from tests.conftest import make_text
 from tests.models import rich_model
 from tests.pretraining.checkpoints import SHORT, further, headless, released
 from unmask.errors import CorpusError, DataError, ModelError, RunError
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model
-from unmask.model.initialise import initialise
+from unmask.folders.model_folder import load_model
+from unmask.network.encoder import MaskedLM
+from unmask.network.initial_weights import initialise
+from unmask.pretraining.continuing import obtain_start, start_model
 from unmask.pretraining.dry_run import forecast_run
-from unmask.pretraining.folder import RunFolder
-from unmask.pretraining.request import Request
-from unmask.pretraining.start import obtain_start
-from unmask.pretraining.start_model import start_model
+from unmask.pretraining.run_folder import RunFolder, RunRequest
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
 
@@ -221,7 +219,7 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     }  # fmt: skip
     folder = released(model, tokenizer, tmp_path / "bert")
     settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span")
-    recipe = Request(from_=folder, settings=settings).load()
+    recipe = RunRequest(from_=folder, settings=settings).load()
     made, notes = start_model(recipe, folder, tokenizer)
     assert notes == ["the head for pairs is the checkpoint's", "the head for span boundaries is new"]
     assert made.pair_head is not None
@@ -239,7 +237,7 @@ def test_pairs_go_on_where_classes_were_told_from_the_same_pooler(
     model = rich_model(make_model(layout="bert").config, pairs=True, label_names=("dark", "bright"))
     initialise(model, seed=3)
     folder = released(model, tokenizer, tmp_path / "bert")
-    recipe = Request(from_=folder, settings=("objectives.pairs.kind=next_sentence",)).load()
+    recipe = RunRequest(from_=folder, settings=("objectives.pairs.kind=next_sentence",)).load()
     made, notes = start_model(recipe, folder, tokenizer)
     assert notes == ["the head for pairs is the checkpoint's"]
     assert made.pair_head is not None
@@ -303,14 +301,14 @@ def test_prepared_data_with_the_checkpoints_tokenizer(run: unmask.Run, tmp_path:
 
 def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:
     options = ("training.batch_tokens=512", *SHORT)
-    found = forecast_run([new_file], Request(from_=run.folder, extend_vocab=5, steps=7, settings=options).load())
+    found = forecast_run([new_file], RunRequest(from_=run.folder, extend_vocab=5, steps=7, settings=options).load())
     assert found["steps"] == 7
     assert found["vocab_size"] == run.summary["vocab_size"] + 5
     assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
     assert found["start"][1].startswith("5 new words, such as ")
     with pytest.raises(RunError, match="--dry-run would use standard input up"):
-        forecast_run(["-"], Request(from_=run.folder, extend_vocab=5).load())
+        forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
 
 
 @pytest.mark.slow

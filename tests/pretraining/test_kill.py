@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import PATIENCE, Main
-from unmask.training.checkpoint import list_checkpoints
+from unmask.training.checkpoints import list_checkpoints
 
 COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
 OPTIONS = [

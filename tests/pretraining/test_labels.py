@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
-from unmask.corpus.settings import CorpusSettings
 from unmask.errors import CorpusError, DataError, SettingsError
 from unmask.pretraining.dry_run import forecast_run
-from unmask.pretraining.metrics import read_metrics
+from unmask.pretraining.run_metrics import read_metrics
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.manifest import load_manifest
-from unmask.tokens.prepare import prepare
-from unmask.tokens.settings import TokenizerSettings
+from unmask.shards.manifest import load_manifest
+from unmask.shards.preparation import prepare
+from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
 
 LEARN = ("objectives.label.weight=1",)
 READ = ("corpus.label=mood",)
@@ -81,7 +81,7 @@ def test_a_run_goes_on_exactly(table: Path, tmp_path: Path, monkeypatch: pytest.
     settings = (*READ, *LEARN, "checkpoint.every_steps=2", "corpus.holdout=0.2")
     whole = small_run(table, tmp_path / "whole", *settings, steps=5)
 
-    from unmask.pretraining import sitting
+    from unmask.pretraining import training_run as sitting
 
     train = sitting.train
 

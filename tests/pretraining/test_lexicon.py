@@ -12,14 +12,13 @@ import torch
 
 import unmask
 from tests.conftest import SMALL
-from unmask.collocations.lexicon import load_lexicon
-from unmask.collocations.settings import LexiconSettings
 from unmask.errors import DataError, RunError, SettingsError
 from unmask.masking.settings import MaskingSettings
-from unmask.pretraining.data import open_prepared
-from unmask.pretraining.lexicon import make_lexicon, wanted_lexicons
-from unmask.pretraining.reporter import LogReporter
-from unmask.tokens.loading import load_tokenizer
+from unmask.pretraining.lexicons import make_lexicon, wanted_lexicons
+from unmask.pretraining.run_data import open_prepared
+from unmask.pretraining.run_reporter import LogReporter
+from unmask.shards.lexicon_file import LexiconSettings, load_lexicon
+from unmask.tokenizer.loading import load_tokenizer
 
 NAME = "lexicon.safetensors"
 

@@ -12,11 +12,11 @@ import pytest
 import unmask
 from tests.conftest import SMALL
 from tests.pretraining.checkpoints import SHORT
-from unmask.corpus.corpus import Corpus
-from unmask.corpus.settings import CorpusSettings
-from unmask.inference.evaluate import evaluate
-from unmask.inference.scorable import load_scorable
-from unmask.tokens.manifest import load_manifest
+from unmask.shards.manifest import load_manifest
+from unmask.text.corpus import Corpus
+from unmask.text.settings import CorpusSettings
+from unmask.using.evaluation import evaluate
+from unmask.using.scorable import load_scorable
 
 SETTINGS = ("training.batch_tokens=1024", "training.learning_rate=3e-3", *SHORT)
 

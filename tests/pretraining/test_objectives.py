@@ -14,7 +14,7 @@ import unmask
 from tests.conftest import SMALL, make_text
 from unmask.errors import DataError, SettingsError
 from unmask.pretraining.dry_run import forecast_run
-from unmask.pretraining.metrics import read_metrics
+from unmask.pretraining.run_metrics import read_metrics
 from unmask.recipe.recipe import load_recipe
 
 PAIRS = ("model.layout=bert", "objectives.pairs.kind=next_sentence")
@@ -74,7 +74,7 @@ def test_a_run_without_them_says_nothing_of_them(run: unmask.Run) -> None:
 
 def test_metrics_weigh_steps_by_their_targets(corpus_file: Path, tmp_path: Path) -> None:
     """Ten steps become a line; it gives the loss per target, not the mean of means."""
-    from unmask.pretraining.metrics import MetricsFile
+    from unmask.pretraining.run_metrics import MetricsFile
     from unmask.training.figures import Figures, MeanLoss, Measured
     from unmask.training.loop import StepReport
 
@@ -99,7 +99,7 @@ def test_a_run_goes_on_with_all_of_its_heads(
     )
     whole = small_run(corpus_file, tmp_path / "whole", *settings, steps=6)
 
-    from unmask.pretraining import sitting
+    from unmask.pretraining import training_run as sitting
 
     train = sitting.train
 

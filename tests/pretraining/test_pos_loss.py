@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.annotation.tagged import tagged_jsonl
 from tests.conftest import SMALL
+from tests.text.tagged import tagged_jsonl
 from unmask.errors import SettingsError
 
 SETTINGS = (

@@ -15,15 +15,13 @@ from safetensors.torch import load_file
 import unmask
 from tests.conftest import SMALL, make_text
 from unmask.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
-from unmask.evaluation.held_out import HeldOut, HeldOutSet
-from unmask.model.head import MLMHead
-from unmask.model.loss import Losses
-from unmask.pretraining.claim import claim_sources
-from unmask.pretraining.folder import RunFolder
-from unmask.pretraining.metrics import read_metrics
+from unmask.measuring.held_out import HeldOut, HeldOutSet
+from unmask.network.heads import MLMHead
+from unmask.network.loss import Losses
+from unmask.pretraining.run_folder import RunFolder, claim_sources
+from unmask.pretraining.run_metrics import read_metrics
 from unmask.pretraining.watch import Watch
-from unmask.training.checkpoint import list_checkpoints
-from unmask.training.state import TrainState
+from unmask.training.checkpoints import TrainState, list_checkpoints
 
 SUMMARY_KEYS = {
     "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
@@ -290,7 +288,7 @@ def test_parts_of_a_preparation_outlive_its_failure(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full for a while: the folder is no run, the parts are kept, and the next try uses them."""
-    from unmask.tokens import work
+    from unmask.shards import job_work as work
 
     save, calls = work.ShardWriter.save, []
 
@@ -301,8 +299,8 @@ def test_parts_of_a_preparation_outlive_its_failure(
         return save(self)
 
     monkeypatch.setattr(work.ShardWriter, "save", full)
-    monkeypatch.setattr("unmask.tokens.jobs.SMALLEST_JOB_BYTES", 4096)
-    monkeypatch.setattr("unmask.tokens.prepare.usable_cores", lambda: 1)  # the work is done in this process
+    monkeypatch.setattr("unmask.shards.jobs.SMALLEST_JOB_BYTES", 4096)
+    monkeypatch.setattr("unmask.shards.preparation.usable_cores", lambda: 1)  # the work is done in this process
     with pytest.raises(DataError, match="No space left on device"):
         unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
     monkeypatch.setattr(work.ShardWriter, "save", save)

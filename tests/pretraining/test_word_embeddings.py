@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 import unmask
 from tests.conftest import SMALL
 from unmask.errors import SettingsError
-from unmask.pretraining.word_embeddings import word_embeddings
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.pretraining.masking_inputs import word_embeddings
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture

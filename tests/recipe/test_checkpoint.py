@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import ModelError, SettingsError
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
-from unmask.pretraining.request import Request
-from unmask.recipe.checkpoint import checkpoint_sha256
+from unmask.folders.model_folder import save_model
+from unmask.network.encoder import MaskedLM
+from unmask.pretraining.run_folder import RunRequest
+from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.recipe import Recipe, load_recipe
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.settings import TrainingSettings
 
 MakeModel = Callable[..., MaskedLM]
@@ -29,7 +29,7 @@ def checkpoint(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> P
 
 
 def load(checkpoint: Path, *settings: str, recipe: str | None = None) -> Recipe:
-    return Request(from_=checkpoint, recipe=recipe, settings=settings).load()
+    return RunRequest(from_=checkpoint, recipe=recipe, settings=settings).load()
 
 
 def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
@@ -126,7 +126,7 @@ def test_recipes_with_a_model_of_their_own_contradict(checkpoint: Path) -> None:
 
 
 def test_what_is_asked_of_a_checkpoint_needs_one(tmp_path: Path) -> None:
-    for request in (Request(extend_vocab=5), Request(old_data=("x.txt",))):
+    for request in (RunRequest(extend_vocab=5), RunRequest(old_data=("x.txt",))):
         with pytest.raises(SettingsError, match=r"what is asked of a checkpoint needs one; name it with --from"):
             request.load()
     with pytest.raises(ModelError, match=r"no such folder; --from takes the folder of a model"):

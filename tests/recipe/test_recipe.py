@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import SettingsError
-from unmask.masking.schedule import LinearRate
+from unmask.masking.rate_schedule import LinearRate
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
-from unmask.model.config import Rotary
-from unmask.recipe.encoder import encoder_config
+from unmask.network.config import Rotary
+from unmask.recipe.new_model import encoder_config
 from unmask.recipe.recipe import Recipe, load_recipe, recipe_names
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.settings import AdamWSettings
 
 

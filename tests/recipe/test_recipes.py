@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from unmask.masking.schedule import rate_at
+from unmask.masking.rate_schedule import rate_at
 from unmask.recipe.recipe import Recipe, load_recipe, recipe_names, recipes
 from unmask.settings import Settings
 

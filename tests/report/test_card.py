@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import unmask
-from unmask.evaluation.held_out import RATE
+from unmask.measuring.held_out import RATE
 from unmask.report.card import PLACE, write_card
-from unmask.tokens.manifest import load_manifest
+from unmask.shards.manifest import load_manifest
 
 MINIMAL_RECIPE: dict[str, dict[str, Any]] = {
     "model": {"layout": "bert", "max_position_embeddings": None},

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import unmask
 from tests.report.test_page import page_of
-from unmask.corpus.near_duplicates import Example, NearDuplicates
 from unmask.report import card
-from unmask.tokens.manifest import Manifest, load_manifest
+from unmask.shards.manifest import Manifest, load_manifest
+from unmask.text.near_duplicates import DuplicateExample, NearDuplicates
 
-FOUND = NearDuplicates("documents", 1204, 1204, 0, 1168, 2, Example("normalised", "<took> 12 ms", "<took> 7 ms"))
+FOUND = NearDuplicates(
+    "documents", 1204, 1204, 0, 1168, 2, DuplicateExample("normalised", "<took> 12 ms", "<took> 7 ms")
+)
 
 
 def test_a_run_tells_of_them(run: unmask.Run) -> None:

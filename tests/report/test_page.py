@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import unmask
-from unmask.pretraining.predictions import PredictedToken
+from unmask.pretraining.run_reporter import PredictedToken
 from unmask.report.page import write_report
-from unmask.tokens.manifest import Manifest, load_manifest
+from unmask.shards.manifest import Manifest, load_manifest
 
 
 class Reader(HTMLParser):

@@ -13,12 +13,12 @@ import pytest
 import unmask
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, texts, write_jsonl
 from unmask.errors import CorpusError
-from unmask.tasks.labelled import read_labelled
+from unmask.tasks.labelled_files import read_labelled
 from unmask.tasks.multi_label import LabelsPrediction, MultiLabel
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import Labelled
-from unmask.tasks.texts import TextRecord
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.tasks.text_tasks import TextRecord
+from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def labels_in(path: Path) -> list[tuple[str, ...] | None]:

@@ -11,20 +11,20 @@ import torch
 
 from tests.finetuning.helpers import LAYOUTS, MakeModel, save_encoder
 from unmask.errors import CorpusError, ModelError, SettingsError
-from unmask.masking.engine import unmasked
-from unmask.model.task_folder import save_task_model, with_task_head
-from unmask.tasks.answer import BEGIN, END, Answer, AnswerPrediction, GivenAnswer, QuestionRecord
+from unmask.folders.task_folder import save_task_model, with_task_head
+from unmask.masking.masker import unmasked
+from unmask.runner import in_rows
+from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify
-from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples, words_of
+from unmask.tasks.examples import Example, InputEncoder, first_pieces, pack_examples, words_of
 from unmask.tasks.multi_label import MultiLabel
 from unmask.tasks.pairs import Pairs
 from unmask.tasks.regress import Regress
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task
 from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
-from unmask.tasks.texts import TextRecord
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.using.runner import in_rows
+from unmask.tasks.text_tasks import TextRecord
+from unmask.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
     "The king loves the queen.",
@@ -60,7 +60,7 @@ INFOS = [
     Pairs(("a", "b"), paired=True),
     Regress(("x",)),
     Tag(("B-x", "O")),
-    Answer(stride=48, longest_answer=9),
+    AnswerTask(stride=48, longest_answer=9),
     Classify(("a", "b", "c"), pooling="mean"),
     Regress(("x",), pooling="mean"),
     MultiLabel(tuple(f"label {n:02}" for n in range(70)), pooling="mean"),
@@ -228,7 +228,7 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     context = " ".join(["The king sleeps."] * 12 + ["The philosopher loves the winter."] + ["A queen follows."] * 12)
     record = QuestionRecord(1, "q", "Who loves?", context, (GivenAnswer("philosopher", context.index("philosopher")),))
-    encoded = Answer(stride=16).encode([record], encoder, with_targets=True)
+    encoded = AnswerTask(stride=16).encode([record], encoder, with_targets=True)
     assert encoded.split == 1
     assert len(encoded.examples) > 2
     seen = np.zeros(len(context), dtype=bool)
@@ -247,12 +247,12 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
     assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
     long = QuestionRecord(1, "q7", "Who loves " * 30, context)
     with pytest.raises(CorpusError, match="question 'q7' has .* tokens, which leaves .* of the model's 64 positions"):
-        Answer(stride=16).encode([long], encoder, with_targets=False)
+        AnswerTask(stride=16).encode([long], encoder, with_targets=False)
 
 
 def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
-    task, record = Answer(stride=16), QuestionRecord(1, "q", "Who?", " ")
+    task, record = AnswerTask(stride=16), QuestionRecord(1, "q", "Who?", " ")
     examples = task.encode([record], encoder, with_targets=False).examples
     outputs = [np.zeros((len(example.places), 2), dtype=np.float32) for example in examples]
     assert task.decode([record], examples, outputs) == [AnswerPrediction("q", "", None, 1.0)]
@@ -264,8 +264,8 @@ def test_answers_that_no_window_holds_are_counted(tokenizer: Tokenizer, make_mod
     records = [
         QuestionRecord(n, "q", "Who?", context, (GivenAnswer(context[:size], 0),)) for n, size in ((1, 8), (2, 600))
     ]
-    assert Answer(stride=16).encode(records, encoder, with_targets=True).lost == 1
-    assert Answer(stride=16).encode(records, encoder, with_targets=False).lost == 0
+    assert AnswerTask(stride=16).encode(records, encoder, with_targets=True).lost == 1
+    assert AnswerTask(stride=16).encode(records, encoder, with_targets=False).lost == 0
 
 
 @pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
@@ -273,7 +273,7 @@ def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answ
     """As tokens of a byte-level vocabulary do."""
     record, empty = QuestionRecord(1, "q", "?", "the capital is Paris"), np.zeros(2, dtype=np.int64)
     example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
-    [found] = Answer(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
+    [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
     assert found == AnswerPrediction("q", answer, begin, 1.0)
 
 
@@ -282,7 +282,7 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
     """Against trying every stretch of every window."""
     rng = np.random.default_rng(0)
     record = QuestionRecord(1, "q", "?", "abcdefghij")
-    task = Answer(may_be_missing=may_be_missing, stride=1, longest_answer=3)
+    task = AnswerTask(may_be_missing=may_be_missing, stride=1, longest_answer=3)
     empty = np.zeros(3, dtype=np.int64)
     for _ in range(50):
         windows = [(0, 7), (4, 10)]
@@ -317,7 +317,7 @@ def test_an_answer_that_two_windows_hold_is_one_answer() -> None:
         output = np.zeros((b - a + 1, 2), dtype=np.float32)
         output[1 + 4 - a, 0] = output[1 + 5 - a, 1] = 1.0
         outputs.append(output)
-    task = Answer(stride=1, longest_answer=3)
+    task = AnswerTask(stride=1, longest_answer=3)
     [certain] = task.decode([record], examples, [30.0 * output for output in outputs])
     assert certain == AnswerPrediction("q", "ef", 4, pytest.approx(1.0, abs=1e-6))
     [found] = task.decode([record], examples, [outputs[0], 0.5 * outputs[1]])

@@ -10,18 +10,17 @@ import torch
 
 from tests.training.test_loop import MakeModel, new_state, settings_of
 from unmask.errors import DivergedError
-from unmask.masking.engine import Masker
-from unmask.masking.tables import Scores
-from unmask.packing.stream import Cursor, RowStream
-from unmask.pretraining.arrivals import Arrivals
-from unmask.pretraining.metrics import MetricsFile, read_metrics
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.masking.vocabulary_tables import Scores
+from unmask.pretraining.run_metrics import Arrivals, MetricsFile, read_metrics
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training import loop as loop_module
-from unmask.training.ahead import Batches, MaskedBatch, Request, with_empty_rows
+from unmask.training.batches_ahead import Batches, BatchRequest, MaskedBatch, with_empty_rows
+from unmask.training.checkpoints import TrainState
 from unmask.training.figures import Figures, Measured
 from unmask.training.loop import StepReport, train
-from unmask.training.state import TrainState
 
 PAD = 0
 
@@ -57,11 +56,11 @@ def same(a: MaskedBatch, b: MaskedBatch) -> bool:
 def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
     stream: RowStream, masker: Masker, counted: list[float]
 ) -> None:
-    first, second = Request(Cursor(), 8, 32, 0.0), None
+    first, second = BatchRequest(Cursor(), 8, 32, 0.0), None
     in_time = Batches(stream, masker, pad_id=PAD, ahead=False, by_clock=False)
     with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
         one = batches.take(first)
-        second = Request(one.cursor, 8, 32, 0.1)
+        second = BatchRequest(one.cursor, 8, 32, 0.1)
         batches.ask(second)
         two = batches.take(second)
         assert counted == [0.0, 0.1]
@@ -73,15 +72,15 @@ def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
 @pytest.mark.parametrize(
     "wanted",
     [
-        Request(Cursor(), 8, 32, 0.2),
-        Request(Cursor(row=3, lengths=((0, 32),)), 8, 32, 0.1),
-        Request(Cursor(), 8, 24, 0.1),
-        Request(Cursor(), 6, 32, 0.1),
-        Request(Cursor(), 8, 32, 0.1, Scores(7, {})),
+        BatchRequest(Cursor(), 8, 32, 0.2),
+        BatchRequest(Cursor(row=3, lengths=((0, 32),)), 8, 32, 0.1),
+        BatchRequest(Cursor(), 8, 24, 0.1),
+        BatchRequest(Cursor(), 6, 32, 0.1),
+        BatchRequest(Cursor(), 8, 32, 0.1, Scores(7, {})),
     ],
 )
-def test_what_was_not_asked_for_is_made_anew(stream: RowStream, masker: Masker, wanted: Request) -> None:
-    asked = Request(Cursor(), 8, 32, 0.1)
+def test_what_was_not_asked_for_is_made_anew(stream: RowStream, masker: Masker, wanted: BatchRequest) -> None:
+    asked = BatchRequest(Cursor(), 8, 32, 0.1)
     assert not asked.serves(wanted, by_clock=False)
     assert asked.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
     with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
@@ -91,7 +90,7 @@ def test_what_was_not_asked_for_is_made_anew(stream: RowStream, masker: Masker, 
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
-    bad = Request(Cursor(), 8, 32, 2.0)
+    bad = BatchRequest(Cursor(), 8, 32, 2.0)
     with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
         batches.ask(bad)
         with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):

@@ -14,24 +14,24 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.model.on_gpu import GPU
 from tests.models import rich_model
+from tests.network.on_gpu import GPU
 from tests.training.test_loop import new_state, settings_of
 from unmask.errors import SettingsError
-from unmask.masking.engine import Masker
-from unmask.model import encoder as encoder_module
-from unmask.model.encoder import MaskedLM
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.network import encoder as encoder_module
+from unmask.network.encoder import MaskedLM
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training import step as step_module
 from unmask.training.hardware import why_not_compiled, works_on_its_own
 from unmask.training.loop import train
-from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
 from unmask.training.optimizer import Optimizer
-from unmask.training.parts import parts_of
+from unmask.training.settings import ObjectivesSettings
 from unmask.training.step import training_step
+from unmask.training.step_parts import parts_of
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -234,7 +234,7 @@ def test_no_part_has_more_sequences_than_a_kernel_takes(
     rows = stream.batch(Cursor(), 9).rows
     of_a_row = int(rows.segment_ids.max()) + 2
     for most, sizes in ((9 * of_a_row, [9]), (5 * of_a_row, [4, 5]), (1, [1] * 9)):
-        monkeypatch.setattr("unmask.training.parts.MOST", most)
+        monkeypatch.setattr("unmask.training.step_parts.MOST", most)
         parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META)
         assert [len(part.input_ids_BS) for part in parts] == sizes
         assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU)) == 1
@@ -313,7 +313,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 def gpu_state(make_model: MakeModel, settings: Any, dtype: torch.dtype) -> Any:
     model = make_model(initializer_range=0.02).to("cuda")
     model.encoder.compute_dtype = dtype
-    from unmask.training.state import TrainState
+    from unmask.training.checkpoints import TrainState
 
     return TrainState(model, Optimizer(model, settings, dtype=dtype))
 
@@ -325,7 +325,7 @@ def gpu_state(make_model: MakeModel, settings: Any, dtype: torch.dtype) -> Any:
 def test_a_gpu_learns_what_a_cpu_learns(
     make_model: MakeModel, stream: RowStream, masker: Masker, dtype: torch.dtype, compiled: bool
 ) -> None:
-    from unmask.model.compiling import compile_model
+    from unmask.network.compiling import compile_model
 
     settings = settings_of(steps=30, optimizer={"kind": "adamw"})
     here = new_state(make_model, settings)

@@ -13,23 +13,22 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.packing.test_labels import Store, first_ordinary
+from tests.rows.test_labels import Store, first_ordinary
 from tests.training.test_loop import MakeModel, settings_of
 from tests.training.test_objectives import gradients
-from unmask.evaluation.objectives import ObjectiveSet
-from unmask.masking.engine import MaskedRows, Masker
-from unmask.model.encoder import MaskedLM
-from unmask.model.heads import PairHead
-from unmask.model.initialise import initialise
-from unmask.packing.rows import Rows
-from unmask.packing.stream import RowStream
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.checkpoint import load_checkpoint, save_checkpoint
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.measuring.held_out import ObjectiveSet
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import PairHead
+from unmask.network.initial_weights import initialise
+from unmask.rows.rows import Rows
+from unmask.rows.stream import RowStream
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.training.loop import train
-from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
-from unmask.training.state import TrainState
+from unmask.training.settings import ObjectivesSettings
 
 LABEL = ObjectivesSettings.model_validate({"label": {"weight": 0.5}})
 LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]

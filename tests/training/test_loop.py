@@ -12,19 +12,18 @@ import pytest
 import torch
 
 from unmask.errors import DivergedError, RunError
-from unmask.masking.engine import Masker
-from unmask.model.encoder import MaskedLM
-from unmask.model.initialise import initialise
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.network.encoder import MaskedLM
+from unmask.network.initial_weights import initialise
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.budget import Budget, Spent
-from unmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.checkpoints import TrainState, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.learning_rate import Cosine, LinearDecay, Noam, WarmupStableDecay
 from unmask.training.loop import train
 from unmask.training.optimizer import Optimizer
-from unmask.training.schedule import Cosine, Linear, Noam, WarmupStableDecay
 from unmask.training.settings import AdamWSettings, TrainingSettings
-from unmask.training.state import TrainState
 from unmask.training.step import training_step
 
 MakeModel = Callable[..., MaskedLM]
@@ -61,11 +60,11 @@ def test_the_learning_rate_rises_stays_and_falls() -> None:
 
 def test_other_schedules_of_the_learning_rate() -> None:
     places = (0.0, 0.1, 0.2, 0.6, 1.0)
-    linear, cosine = Linear(kind="linear", warmup=0.2), Cosine(kind="cosine", warmup=0.2)
+    linear, cosine = LinearDecay(kind="linear", warmup=0.2), Cosine(kind="cosine", warmup=0.2)
     assert [linear.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
     assert [cosine.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
     assert cosine.at(0.4, 0) == pytest.approx(0.5 + 0.5 * 2**-0.5)
-    assert Linear(kind="linear", warmup=1.0).at(0.99, 0) == 0.99
+    assert LinearDecay(kind="linear", warmup=1.0).at(0.99, 0) == 0.99
 
 
 def test_noam_is_the_formula_of_the_paper() -> None:
@@ -227,7 +226,7 @@ def test_checkpoints_are_whole_or_not_there(
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unmask.training.checkpoint.save_file", full_disk)
+    monkeypatch.setattr("unmask.training.checkpoints.save_file", full_disk)
     state.step = 4
     with pytest.raises(RunError, match="cannot be written .*No space left on device.*older ones are untouched"):
         save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
@@ -341,7 +340,7 @@ def test_the_only_checkpoint_is_never_taken_away(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.training.checkpoint.os.replace", killed)
+    monkeypatch.setattr("unmask.training.checkpoints.os.replace", killed)
     assert save_checkpoint(tmp_path, state, fingerprint="x", keep=1).name == "step-00000005"
     state.step = 6
     with pytest.raises(KeyboardInterrupt):

@@ -12,14 +12,13 @@ import torch
 
 from tests.training.test_loop import MakeModel, new_state, settings_of
 from unmask.errors import MemoryFullError
-from unmask.masking.engine import MaskedRows, Masker
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.checkpoint import load_checkpoint, save_checkpoint
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.training.loop import StepReport, train
-from unmask.training.state import TrainState
 from unmask.training.step import training_step
 
 

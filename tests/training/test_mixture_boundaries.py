@@ -13,17 +13,17 @@ from tests.masking.helpers import make_rows
 from tests.training.test_loop import MakeModel
 from tests.training.test_objectives import gradients, model_of, step_of
 from unmask.errors import SettingsError
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.masking.units import SpanUnits
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
-from unmask.pretraining.metrics import read_metrics
+from unmask.pretraining.run_metrics import read_metrics
 from unmask.recipe.recipe import load_recipe
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.objective_settings import ObjectivesSettings
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.objectives import extra_objectives
+from unmask.training.settings import ObjectivesSettings
 
 BOUNDARIES = ObjectivesSettings.model_validate({"span_boundary": {"max_length": 6}})
 

@@ -17,20 +17,19 @@ from tests.masking.helpers import make_rows
 from tests.models import rich_model
 from tests.training.test_loop import MakeModel, settings_of
 from unmask.errors import DivergedError
-from unmask.masking.engine import MaskedRows, Masker
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.model.encoder import MaskedLM
-from unmask.model.initialise import initialise
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.checkpoint import load_checkpoint, save_checkpoint
+from unmask.network.encoder import MaskedLM
+from unmask.network.initial_weights import initialise
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.training.loop import train
-from unmask.training.objective_settings import ObjectivesSettings
 from unmask.training.objectives import Objective, extra_objectives
 from unmask.training.optimizer import Optimizer
-from unmask.training.state import TrainState
+from unmask.training.settings import ObjectivesSettings
 from unmask.training.step import StepResult, training_step
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.3})

@@ -14,17 +14,16 @@ from tests.masking.helpers import LABELS
 from tests.training.test_loop import MakeModel, new_state, settings_of
 from tests.training.test_memory import weights_of
 from tests.training.test_scores import CPU
-from unmask.evaluation.held_out import HeldOutSet
-from unmask.masking.engine import Masker
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.packing.stream import Batch, Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.checkpoint import load_checkpoint, save_checkpoint
+from unmask.masking.vocabulary_tables import Tables
+from unmask.measuring.held_out import HeldOutSet
+from unmask.rows.stream import Cursor, RowBatch, RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.training.loop import train
 from unmask.training.scores import ScoreBoard
-from unmask.training.state import TrainState
 from unmask.training.step import Observed, training_step
 
 MASKING = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}, "rate": 0.3})
@@ -33,7 +32,7 @@ MASKING = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights":
 class TaggedStream(RowStream):
     """Rows whose parts of speech are made up of their ids; 0 is no tag."""
 
-    def batch(self, *options: object, **more: object) -> Batch:
+    def batch(self, *options: object, **more: object) -> RowBatch:
         batch = super().batch(*options, **more)  # type: ignore[arg-type]
         pos = torch.where(batch.rows.maskable, batch.rows.input_ids % 4, 0)
         return batch._replace(rows=replace(batch.rows, annotations={"pos": pos}))

@@ -10,18 +10,16 @@ import torch
 
 from tests.training.test_loop import MakeModel, new_state, settings_of
 from tests.training.test_memory import weights_of
-from unmask.masking.engine import Masker
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Scores
-from unmask.model.attention_received import attention_received
-from unmask.packing.stream import Cursor, RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.statistics import document_frequencies
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.training.checkpoint import load_checkpoint, save_checkpoint
+from unmask.masking.vocabulary_tables import Scores
+from unmask.network.attention_received import attention_received
+from unmask.rows.stream import Cursor, RowStream
+from unmask.shards.store import TokenStore, document_frequencies
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.training.loop import train
 from unmask.training.scores import ScoreBoard, main_directions
-from unmask.training.state import TrainState
 from unmask.training.step import Observed
 
 CPU = torch.device("cpu")
@@ -56,7 +54,7 @@ def test_moving_averages_by_hand(make_model: MakeModel) -> None:
 
 def test_attention_received_is_that_of_transformers(make_model: MakeModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    from unmask.model.folder import save_model
+    from unmask.folders.model_folder import save_model
 
     for layout in ("modernbert", "bert"):
         model = make_model(layout=layout, initializer_range=0.3).eval()
@@ -149,5 +147,5 @@ def test_document_frequencies_by_an_oracle(
     for piece in range(len(store)):
         expected[torch.from_numpy(store.read(piece, 0, int(store.lengths[piece]))[0].astype(int)).unique()] += 1
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()
-    monkeypatch.setattr("unmask.tokens.statistics.CHUNK_TOKENS", 700)
+    monkeypatch.setattr("unmask.shards.store.CHUNK_TOKENS", 700)
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
-from tests.model.on_gpu import tensor_operations
+from tests.network.on_gpu import tensor_operations
 from tests.training.test_loop import MakeModel, new_state, settings_of
 from unmask.errors import SettingsError
-from unmask.masking.engine import Masker
-from unmask.model.block import run_block
-from unmask.model.compiling import compile_model
-from unmask.model.fused import losses_of_part
-from unmask.packing.stream import RowStream
-from unmask.tokens.shards import TokenStore
-from unmask.tokens.tokenizer import Tokenizer
+from unmask.masking.masker import Masker
+from unmask.network.block import run_block
+from unmask.network.compiling import compile_model
+from unmask.network.fused import losses_of_part
+from unmask.rows.stream import RowStream
+from unmask.shards.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import TrainState
 from unmask.training.loop import train
 from unmask.training.retries import failed_to_compile
-from unmask.training.state import TrainState
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def masker(tokenizer: Tokenizer) -> Masker:
 def operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a GPU."""
     tensor_operations(monkeypatch)
-    monkeypatch.setattr("unmask.model.encoder.choose_attention", lambda *given, **named: "bias")
+    monkeypatch.setattr("unmask.network.encoder.choose_attention", lambda *given, **named: "bias")
 
 
 def backend(graph: Any, inputs: Any) -> Any:

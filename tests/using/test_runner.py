@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unmask.using.runner import in_rows
+from unmask.runner import in_rows
 
 
 @pytest.mark.parametrize(

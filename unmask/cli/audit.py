@@ -27,7 +27,7 @@ def audit(
     Example: unmask audit data/mine --recipe tiny --out audit.html
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
 
     with ConsoleReporter() as reporter:

@@ -48,9 +48,9 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask compare random span --data corpus.txt --minutes 10
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
-    from unmask.pretraining.interrupt import GOES_ON, Interruption
+    from unmask.pretraining.training_run import GOES_ON, Interruption
     from unmask.results import Readable
 
     shared: dict[str, Any] = {

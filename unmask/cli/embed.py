@@ -12,14 +12,14 @@ from unmask.cli.options import JsonFlag, ModelName
 
 
 class Pooling(Enum):
-    """Names of `unmask.inference.embed.Pooling`, which would load torch."""
+    """Names of `unmask.using.embedding.Pooling`, which would load torch."""
 
     mean = "mean"
     first = "first"
 
 
 class LongTexts(Enum):
-    """Names of `unmask.inference.embed.LongTexts`."""
+    """Names of `unmask.using.embedding.LongTexts`."""
 
     error = "error"
     split = "split"
@@ -27,7 +27,7 @@ class LongTexts(Enum):
 
 
 class Precision(Enum):
-    """Names of `unmask.inference.model.Precision`."""
+    """Names of `unmask.using.loaded_model.Precision`."""
 
     float32 = "float32"
     bf16 = "bf16"
@@ -73,9 +73,9 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     Example: unmask embed runs/mine/model texts.csv --out vectors.parquet --normalize
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
-    from unmask.pretraining.interrupt import Interruption
+    from unmask.pretraining.training_run import Interruption
 
     with Interruption("nothing was written"), ConsoleReporter() as reporter:
         found = unmask.embed(

@@ -27,7 +27,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask evaluate runs/mine/model corpus.txt --rates 0.15,0.3
     """
     import unmask
-    from unmask.cli.progress import ConsoleBar
+    from unmask.cli.progress_bars import ConsoleBar
     from unmask.cli.show import show
 
     asked = rates_of(rates)

@@ -11,7 +11,7 @@ from unmask.cli.options import JsonFlag, ModelName
 
 
 class Joint(Enum):
-    """Names of `unmask.inference.fill.Joint`, which would load torch."""
+    """Names of `unmask.using.filling.Joint`, which would load torch."""
 
     beam = "beam"
     confidence = "confidence"

@@ -43,10 +43,10 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask finetune runs/mine/model --task classify --train train.csv --validation dev.csv --out runs/mood
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
-    from unmask.finetuning.finetune import forecast_finetune
-    from unmask.pretraining.interrupt import Interruption
+    from unmask.finetuning.finetuning import forecast_finetune
+    from unmask.pretraining.training_run import Interruption
 
     options = {
         "columns.text": text,

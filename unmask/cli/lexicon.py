@@ -26,9 +26,9 @@ def lexicon(
     Example: unmask lexicon data/mine --out mine.lexicon
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
-    from unmask.pretraining.interrupt import Interruption
+    from unmask.pretraining.training_run import Interruption
 
     with Interruption("nothing was written"), ConsoleReporter() as reporter:
         found = unmask.lexicon(

@@ -27,7 +27,7 @@ def predict(
     Example: unmask predict runs/mood texts.csv --out predictions.csv
     """
     import unmask
-    from unmask.cli.progress import ConsoleBar
+    from unmask.cli.progress_bars import ConsoleBar
     from unmask.cli.show import show
 
     with ConsoleBar("loading the model") as bar:

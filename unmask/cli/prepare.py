@@ -36,10 +36,10 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     Example: unmask prepare corpus.txt --out data/mine
     """
     import unmask
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
     from unmask.pretraining.dry_run import forecast_preparation
-    from unmask.pretraining.interrupt import GOES_ON, Interruption
+    from unmask.pretraining.training_run import GOES_ON, Interruption
 
     columns = None if annotate is None else [name.strip() for name in annotate.split(",") if name.strip()]
     asked: dict[str, Any] = {

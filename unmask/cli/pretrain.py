@@ -61,12 +61,12 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
 
     Example: unmask pretrain corpus.txt --minutes 10 --out runs/mine
     """
-    from unmask.cli.progress import ConsoleReporter
+    from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
-    from unmask.pretraining.pretrain import pretrain as run_pretraining
-    from unmask.pretraining.request import Request
+    from unmask.pretraining.pretraining import pretrain as run_pretraining
+    from unmask.pretraining.run_folder import RunRequest
 
-    request = Request(
+    request = RunRequest(
         recipe=recipe,
         minutes=minutes,
         steps=steps,

@@ -24,7 +24,7 @@ def score(
     Example: unmask score runs/mine/model blimp/data
     """
     import unmask
-    from unmask.cli.progress import ConsoleBar
+    from unmask.cli.progress_bars import ConsoleBar
     from unmask.cli.show import show
 
     with ConsoleBar("loading the model") as bar:

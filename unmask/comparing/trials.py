@@ -11,17 +11,17 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.files import read_object, write_atomically
-from unmask.finetuning.finetune import finetune
-from unmask.inference.evaluate import check_rates, evaluate
-from unmask.inference.model import load
-from unmask.inference.score import score
+from unmask.finetuning.finetuning import finetune
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.interrupt import GOES_ON, Interrupted
-from unmask.pretraining.pretrain import pretrain
-from unmask.pretraining.reporter import Reporter
-from unmask.pretraining.request import Request
+from unmask.pretraining.pretraining import pretrain
+from unmask.pretraining.run_folder import RunRequest
+from unmask.pretraining.run_reporter import Reporter
+from unmask.pretraining.training_run import GOES_ON, Interrupted
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.training.hardware import choose_device
+from unmask.using.evaluation import check_rates, evaluate
+from unmask.using.loaded_model import load
+from unmask.using.scoring import score
 
 EVALUATION = "evaluation.json"
 _FINETUNE, _SEED = "finetune.", "training.seed="
@@ -96,7 +96,7 @@ class Protocol:
         if seed := next((setting for setting in self.settings if setting.startswith(_SEED)), None):
             raise SettingsError(f"--set {seed}: runs differ by their seeds, which are 0, 1, ...; leave it out")
 
-    def request(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> Request:
+    def request(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> RunRequest:
         """What is asked of `pretrain` for a run.
 
         Args:
@@ -105,7 +105,7 @@ class Protocol:
             overrides: Settings of this run alone, above those of all.
         """
         is_strategy = name in STRATEGIES
-        return Request(
+        return RunRequest(
             recipe=self.base if is_strategy else name,
             strategy=name if is_strategy else None,
             minutes=self.minutes,

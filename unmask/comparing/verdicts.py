@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.comparing.compare import Plan
-from unmask.comparing.compare import compare as compare_plan
+from unmask.comparing.comparison import ComparisonPlan
+from unmask.comparing.comparison import compare as compare_plan
 from unmask.comparing.trials import Protocol, task_files
-from unmask.comparing.tune import TunePlan
-from unmask.comparing.tune import tune as tune_plan
-from unmask.evaluation.comparing import percent
-from unmask.pretraining.reporter import Reporter
+from unmask.comparing.tuning import TunePlan
+from unmask.comparing.tuning import tune as tune_plan
+from unmask.measuring.paired_comparison import percent
+from unmask.pretraining.run_reporter import Reporter
 from unmask.results import Result, Sheet, Shown
 
 SEEDS, TRIALS = 3, 20
@@ -120,7 +120,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
     protocol = _protocol(minutes, steps, rates, pairs, (task, train, validation, test), base, settings)
-    plan = Plan(recipes=tuple(recipes), data=_paths(data), protocol=protocol, seeds=seeds, primary=primary)
+    plan = ComparisonPlan(recipes=tuple(recipes), data=_paths(data), protocol=protocol, seeds=seeds, primary=primary)
     return Comparison(compare_plan(plan, out, reporter=reporter))
 
 

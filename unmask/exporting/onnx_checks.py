@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.exporting.check import TOLERANCE, Check, compare, count, worst
-from unmask.exporting.graphs import EmbedGraph, FillGraph, Graph
-from unmask.exporting.subject import Subject
-from unmask.inference.embed import pooled
-from unmask.tokens.loading import load_tokenizer
+from unmask.exporting.checked_model import CheckedModel
+from unmask.exporting.checks import TOLERANCE, Check, compare, count, worst
+from unmask.exporting.onnx_graphs import EmbedGraph, FillGraph, Graph
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.using.embedding import pooled
 
 GRAPHS: tuple[type[Graph], ...] = (FillGraph, EmbedGraph)
 CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
@@ -26,7 +26,7 @@ def int8_file(graph: type[Graph]) -> str:
     return Path(graph.file).stem + "_quantized.onnx"
 
 
-def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
+def onnx_equals_ours(subject: CheckedModel, file: Path, kind: type[Graph]) -> Check:
     """A graph in float32 gives our numbers: padded texts, and each text alone; and the vectors of `Model.embed`."""
     checks = []
     for what, ours, theirs in _outputs(subject, file, kind):
@@ -34,7 +34,7 @@ def onnx_equals_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
     return worst(checks)
 
 
-def int8_follows_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
+def int8_follows_ours(subject: CheckedModel, file: Path, kind: type[Graph]) -> Check:
     """A graph with 8-bit weights gives numbers that correlate with ours; the difference is told, not judged."""
     pairs = [(a.flatten(), b.flatten()) for _, a, b in _outputs(subject, file, kind)]
     ours, theirs = map(torch.cat, zip(*pairs, strict=True))
@@ -46,7 +46,7 @@ def int8_follows_ours(subject: Subject, file: Path, kind: type[Graph]) -> Check:
     return Check(correlation >= CORRELATION, found.largest_difference, detail)
 
 
-def onnx_tokenizer_equals_ours(subject: Subject, folder: Path) -> Check:
+def onnx_tokenizer_equals_ours(subject: CheckedModel, folder: Path) -> Check:
     """The tokenizer beside the graphs is the model's."""
     same = load_tokenizer(folder).fingerprint == subject.tokenizer.fingerprint
     return count(
@@ -54,7 +54,7 @@ def onnx_tokenizer_equals_ours(subject: Subject, folder: Path) -> Check:
     )
 
 
-def _outputs(subject: Subject, file: Path, kind: type[Graph]) -> list[tuple[str, Tensor, Tensor]]:
+def _outputs(subject: CheckedModel, file: Path, kind: type[Graph]) -> list[tuple[str, Tensor, Tensor]]:
     """What is compared, ours and theirs, an output each time, at real positions only.
 
     Raises:
@@ -92,7 +92,7 @@ def _of_one_type(graph: Graph, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.zeros_like(rows[name]) for name in graph.inputs if name == "token_type_ids"}
 
 
-def _embedded(subject: Subject, graph: EmbedGraph) -> Tensor:
+def _embedded(subject: CheckedModel, graph: EmbedGraph) -> Tensor:
     """The vectors of the texts as `Model.embed` makes them, packed and by the network itself."""
     texts = [ids.numpy().astype(np.int32) for ids in subject.probe.texts]
     network, owners = subject.model.network, np.arange(len(texts), dtype=np.int64)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.exporting.graphs import EmbedGraph, FillGraph
-from unmask.exporting.onnx_writer import OPSET
-from unmask.inference.embed import EmbedSettings
+from unmask.exporting.onnx_graphs import OPSET, EmbedGraph, FillGraph
+from unmask.using.embedding import EmbedSettings
 
 _TEXT = """# ONNX graphs
 

@@ -1,27 +1,153 @@
-"""One run of fine-tuning, from one seed: the training loop, evaluations, early stopping, the best weights."""
+"""One run of fine-tuning, from one seed: batches, rates by layer, loop, evaluations, early stopping.
+
+The share of the learning rate that each parameter takes: the less, the deeper it lies.
+
+Batches of examples for the training loop: an endless stream whose place is a small cursor.
+
+One run of fine-tuning, from one seed: the training loop, evaluations, early stopping, the best weights.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from unmask.finetuning.layers import factors_of
-from unmask.finetuning.stream import ExampleStream
-from unmask.model.task_folder import TaskNetwork
-from unmask.tasks.inputs import ROW, Example
+from unmask.folders.task_folder import TaskNetwork
+from unmask.hashing import permutation
+from unmask.network.encoder import MaskedLM
+from unmask.rows.stream import Cursor, RowBatch
+from unmask.tasks.examples import ROW, Example, pack_examples
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tasks.task_model import outputs_of
+from unmask.training.checkpoints import LearnerState
 from unmask.training.hardware import choose_dtype
+from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, train
 from unmask.training.optimizer import Optimizer
-from unmask.training.schedule import Linear
 from unmask.training.settings import AdamWSettings, TrainingSettings
-from unmask.training.state import LearnerState
+
+_ENCODER = "encoder.model."  # before the names that transformers gives
+_POOLER, _EMBEDDING = "pooler", "embed"
+
+
+def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
+    """The factor of each parameter by its name.
+
+    Args:
+        model: That is trained.
+        decay: From each layer to the one below it.
+
+    Source: Clark et al. 2020 (ELECTRA), appendix B.
+    """
+    if isinstance(model, MaskedLM):
+        return layer_factors(model.config.num_layers, decay)
+    names = [name for name, _ in model.named_parameters()]
+    return foreign_layer_factors(names, str(model.encoder.model.base_model_prefix), decay)
+
+
+def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
+    """The share of the learning rate that a parameter of ours takes.
+
+    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what comes
+    after the last layer goes with it.
+    """
+
+    def factor(name: str) -> float:
+        if not name.startswith("encoder."):
+            return 1.0
+        if name.startswith("encoder.final_norm."):
+            return decay
+        below = num_layers - int(name.split(".")[2]) if name.startswith("encoder.blocks.") else num_layers + 1
+        return decay**below
+
+    return factor
+
+
+def foreign_layer_factors(names: Iterable[str], prefix: str, decay: float) -> Callable[[str], float]:
+    """The same by transformers' names. A layer's number is the first whole number in a name:
+
+        encoder.model.deberta.encoder.layer.3.attention.self.query_proj.weight      layer 3
+        encoder.model.deberta.embeddings.word_embeddings.weight                     below all layers
+        encoder.model.deberta.encoder.rel_embeddings.weight                         with the embeddings
+        encoder.model.deberta.encoder.LayerNorm.weight                              with the last layer
+        encoder.model.bert.pooler.dense.weight                                      with the head
+
+    Layers that share their weights (ALBERT) are one layer here, however often they are gone through: with a decay of
+    0.5 they take 0.5 and the embeddings 0.25. Where layers stand in groups (ALBERT with several, Funnel's blocks), the
+    group counts as the layer.
+
+    Args:
+        names: Of all parameters.
+        prefix: Of the encoder's, as transformers calls it (`base_model_prefix`).
+        decay: From each layer to the one below it.
+    """
+    inside = f"{_ENCODER}{prefix}."
+    numbers = [number for name in names if name.startswith(inside) and (number := _layer(name)) is not None]
+    num_layers = max(numbers, default=-1) + 1
+
+    def factor(name: str) -> float:
+        if not name.startswith(inside) or _POOLER in name:
+            return 1.0
+        number = _layer(name)
+        if number is None:
+            return decay ** (num_layers + 1) if _EMBEDDING in name else decay
+        return decay ** (num_layers - number)
+
+    return factor
+
+
+def _layer(name: str) -> int | None:
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+_ORDER = 11  # sets this order apart from those of pretraining
+
+
+class ExampleStream:
+    """Examples in an order of their own each epoch, so many a batch, packed into rows.
+
+    Args:
+        examples: All of them.
+        batch_size: Examples of a batch. The epoch's batches have about equally many: a step on a few examples would
+            move the weights as far as one on many.
+        pad_id, max_length, alone: As for `pack_examples`.
+        seed: Of the order.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        batch_size: int,
+        pad_id: int,
+        max_length: int,
+        seed: int,
+        alone: bool = False,
+    ) -> None:
+        self.examples = examples
+        self.batches = math.ceil(len(examples) / batch_size)
+        self._pad_id = pad_id
+        self._max_length = max_length
+        self._seed = seed
+        self._alone = alone
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> RowBatch:
+        """The batch at a place, and the place after it.
+
+        Rows and their length are what the examples need, whatever is asked for; special tokens count as tokens here.
+        """
+        order = permutation(len(self.examples), _ORDER, self._seed, cursor.epoch)
+        begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
+        examples = [self.examples[number] for number in order[begin:end]]
+        packed = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)
+        is_last = cursor.window + 1 == self.batches
+        after = Cursor(cursor.epoch + 1) if is_last else Cursor(cursor.epoch, cursor.window + 1)
+        return RowBatch(packed.rows, cursor.epoch, sum(map(len, examples)), after)
 
 
 @dataclass(frozen=True)
@@ -91,7 +217,7 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What every run of a fine-tuning shares.
 
     Attributes:
@@ -113,7 +239,7 @@ class Plan:
 
 def fit(
     model: TaskNetwork,
-    plan: Plan,
+    plan: FitPlan,
     *,
     seed: int,
     on_step: Callable[[StepReport], None],
@@ -165,7 +291,7 @@ def fit(
     )
 
 
-def begin_training(model: TaskNetwork, plan: Plan, *, seed: int) -> Learning:
+def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Learning:
     """The training loop of a model, with a head drawn anew, before its first step.
 
     Args:
@@ -209,14 +335,14 @@ def rank(metrics: Metrics, name: str) -> float:
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
-def _training_settings(plan: Plan, hidden_size: int, batches: int, seed: int) -> TrainingSettings:
+def _training_settings(plan: FitPlan, hidden_size: int, batches: int, seed: int) -> TrainingSettings:
     settings = plan.settings
     return TrainingSettings(
         steps=settings.epochs * batches,
         sequence_length=ROW,
         batch_tokens=ROW,  # the stream makes batches by examples
         learning_rate=settings.learning_rate_for(hidden_size),
-        schedule=Linear(kind="linear", warmup=settings.warmup),
+        schedule=LinearDecay(kind="linear", warmup=settings.warmup),
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-8),

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import TURN
-from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.kernels.keys import KEY_BITS
-from unmask.masking.keys import LARGEST_LOG2, fixed_log2, uniform_keys
-from unmask.masking.lines import take
-from unmask.masking.tables import Tables
+from unmask.masking.flat_rows import FlatRows, FlatUnits
+from unmask.masking.hash_set import take
+from unmask.masking.row_loops import KEY_BITS
+from unmask.masking.unit_draw import LARGEST_LOG2, fixed_log2, uniform_keys
+from unmask.masking.vocabulary_tables import Tables
 from unmask.settings import Settings
-from unmask.tokens.alignment import HEADS_SHIFT
+from unmask.tokenizer.alignment import HEADS_SHIFT
 
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 _SHARE_BITS = 8

@@ -1,4 +1,11 @@
-"""A set of 64-bit hashes in one tensor, asked for many at once: two looks for each, and no search.
+"""What torch does slowly for 8-byte integers on CPUs, done otherwise: the masker's time is spent here.
+
+Figures are for 65,536 integers on one core: indexing takes 128 microseconds and `index_select` 32; `where` takes 180,
+since it is not vectorised, and four operations on bits 60.
+
+Shape suffixes: T = all positions of a batch in a line.
+
+A set of 64-bit hashes in one tensor, asked for many at once: two looks for each, and no search.
 
 Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table, Pagh
 and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
@@ -15,6 +22,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+def take(values: Tensor, places_T: Tensor) -> Tensor:
+    """`values[places_T]` along the first dimension."""
+    return values.index_select(0, places_T)
+
+
+def pick(condition_T: Tensor, yes: Tensor | int, no: Tensor | int) -> Tensor:
+    """`where`, for int64.
+
+    Args:
+        condition_T: bool.
+        yes, no: int64, or integers; at least one of them is a tensor.
+    """
+    differ = yes ^ no  # chosen by bits: no ^ ((yes ^ no) & -condition)
+    return condition_T.to(torch.int64).neg_().bitwise_and_(differ).bitwise_xor_(no)
+
 
 _ROUNDS, _DOUBLINGS = 200, 5
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from unmask.hashing import PART, PART_OF_STEP, mix, mix_ints
-from unmask.masking.flat import FlatRows, FlatUnits, partition
-from unmask.masking.lines import pick, take
-from unmask.masking.settings import MixtureUnits, Part
-from unmask.masking.tables import Tables
+from unmask.masking.flat_rows import FlatRows, FlatUnits, partition
+from unmask.masking.hash_set import pick, take
+from unmask.masking.settings import MixturePart, MixtureUnits
 from unmask.masking.units import SpanUnits
+from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import keys_of
 
 _CHOICE = 5  # sets these draws apart from those that choose units
@@ -101,6 +101,6 @@ def _ends(mixture: MixtureUnits, progress: float) -> list[int]:
     return [round(end / total * 2**PART.size) for end in accumulate(shares)]
 
 
-def _share(part: Part, progress: float) -> float:
+def _share(part: MixturePart, progress: float) -> float:
     share = part.share
     return share if isinstance(share, float) else share.at(progress)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import GOLDEN, mix, mix_ints
-from unmask.masking.budget import draw_units
-from unmask.masking.flat import flatten, partition
-from unmask.masking.lines import pick
+from unmask.masking.flat_rows import flatten, partition
+from unmask.masking.hash_set import pick
 from unmask.masking.replacement import RandomTokens, Replacement, replace, uniform_counts
-from unmask.packing.rows import Rows
+from unmask.masking.unit_draw import draw_units
+from unmask.rows.rows import Rows
 
 _MASK, _REPLACE = 3, 4
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from unmask.compiled import arrays
 from unmask.errors import SettingsError
 from unmask.hashing import SHOWN
-from unmask.masking.kernels.replacing import replaced
-from unmask.masking.lines import pick
+from unmask.masking.hash_set import pick
+from unmask.masking.row_loops import replaced
 from unmask.settings import Settings
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -1,4 +1,7 @@
-"""Settings of masking, and the names of strategies: each is shorthand for a pair (units, weights)."""
+"""Settings of masking, and the names of strategies: each is shorthand for a pair (units, weights).
+
+Which annotations a strategy needs, so that it can be said before anything is prepared.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
 from unmask.masking.annotated_weights import FirstWeights, RoleWeights
-from unmask.masking.collocations import CollocationUnits
+from unmask.masking.rate_schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, StepRate, UniformRate
 from unmask.masking.replacement import Replacement, Share
-from unmask.masking.schedule import BetaRate, Rate, RateSchedule, SampledRate, ScheduledRate, StepRate, UniformRate
-from unmask.masking.scored import CentralityWeights, LossWeights, TfIdfWeights
-from unmask.masking.units import PlainUnits, SpanUnits, TokenUnits, WordUnits
+from unmask.masking.scored_weights import CentralityWeights, LossWeights, TfIdfWeights
+from unmask.masking.units import (
+    CollocationUnits,
+    EntityUnits,
+    PhraseUnits,
+    PlainUnits,
+    SpanUnits,
+    SubtreeUnits,
+    TokenUnits,
+    WordUnits,
+)
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
-from unmask.settings import Settings
+from unmask.settings import Settings, settings_within
 
 STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
@@ -43,7 +53,7 @@ class LinearShare(Settings):
         return self.start + (self.end - self.start) * progress
 
 
-class Part(Settings):
+class MixturePart(Settings):
     """One strategy of a mixture.
 
     Attributes:
@@ -75,7 +85,7 @@ class MixtureUnits(Settings):
     """
 
     kind: Literal["mixture"] = "mixture"
-    parts: Annotated[tuple[Part, ...], Field(min_length=2)]
+    parts: Annotated[tuple[MixturePart, ...], Field(min_length=2)]
     per: Literal["row", "step"] = "row"
 
     @model_validator(mode="after")
@@ -232,3 +242,14 @@ STRATEGIES["mixture"] = {
     ),
     "weights": UniformWeights(),
 }
+
+
+def needed_annotations(settings: object) -> tuple[str, ...]:
+    """The columns of annotation that some settings of masking need, each once.
+
+    Args:
+        settings: Units, weights, or anything that holds such, as a mixture does: settings whose class says so with
+            `needs`.
+    """
+    needs = (name for inner in settings_within(settings) for name in getattr(inner, "needs", ()))
+    return tuple(dict.fromkeys(needs))

@@ -1,9 +1,21 @@
 """Units: how a row is partitioned into what is masked together.
 
+Units: how a row is partitioned into what is masked together.
+
 A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
 a unit never leaves its segment.
 
 Shape suffix: T = all positions of a batch in a line (B rows x S positions).
+
+Collocations as units: words that stand together more often than chance makes them, from a lexicon.
+
+Shape suffixes: T = all positions of a batch in a line; W = running numbers of words (padded to T).
+
+Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words.
+
+A segment may begin within one of these, since long texts are cut: then what is left of it is a unit.
+
+Shape suffix: T = all positions of a batch in a line.
 """
 
 from __future__ import annotations
@@ -15,12 +27,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.compiled import arrays
-from unmask.masking.annotated_units import EntityUnits, PhraseUnits, SubtreeUnits
-from unmask.masking.collocations import CollocationUnits
-from unmask.masking.flat import FlatRows
-from unmask.masking.kernels.units import span_starts
-from unmask.masking.tables import Tables
+from unmask.masking.flat_rows import FlatRows
+from unmask.masking.row_loops import collocation_starts, span_starts
+from unmask.masking.vocabulary_tables import Tables
 from unmask.settings import Settings
+from unmask.tokenizer.alignment import BEFORE_SHIFT, FARTHEST
 
 LONGEST_SPAN = 100
 
@@ -123,6 +134,122 @@ class SpanUnits(Settings):
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
         ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds()))
         return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
+
+
+MOST_WORDS = 5
+
+
+class CollocationUnits(Settings):
+    """The longest collocation that begins at a word is a unit, whatever is in none is a whole word.
+
+    Going from left to right, each unit is the longest entry of the lexicon that begins where the last unit has ended. A
+    collocation never leaves its segment, and no token that cannot be masked stands within.
+
+    Attributes:
+        lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those
+            who make the masker: masking itself sees `Tables.collocations`.
+
+    Source: Levine et al. 2021 (PMI-Masking), section 3. There and here, units are drawn uniformly. Here, a unit is
+    replaced as a whole, so that no word of a collocation gives the others away.
+    """
+
+    replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
+    kind: Literal["collocations"] = "collocations"
+    lexicon: str | None = None
+
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Where units begin.
+
+        Raises:
+            SettingsError: There is no lexicon.
+        """
+        collocations = tables.collocation_hashes("units of kind collocations")
+        batch = arrays(rows.input_ids_T, rows.maskable_T, rows.word_starts_T, rows.segment_begin_T)
+        most_words = MOST_WORDS if collocations.size else 1
+        return torch.from_numpy(collocation_starts(most_words, collocations.places_P.numpy(), *batch))
+
+
+def spans_and_words(rows: FlatRows, spans_T: Tensor) -> Tensor:
+    """Where units begin that are spans of a column, and words outside of them.
+
+    Args:
+        rows: The batch.
+        spans_T: int64: a column of kind `entities` or `chunks` (see `unmask.tokenizer.alignment`).
+    """
+    inside_T = spans_T > 0
+    before_T = torch.roll(inside_T, 1)  # the first token of a segment always begins a unit, whatever comes round here
+    begins_T = (spans_T & 1 == 1) | ~before_T
+    return torch.where(inside_T, begins_T, rows.word_starts_T | before_T)
+
+
+class EntityUnits(Settings):
+    """A named entity is a unit, and so is every other word.
+
+    Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.3; Guu et al. 2020 (REALM), section 3.4, where one entity or date a
+    text is masked; here as many as the budget takes.
+    """
+
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
+    needs: ClassVar[tuple[str, ...]] = ("entities",)
+    kind: Literal["entity"] = "entity"
+
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Where entities begin, and words outside of them."""
+        return spans_and_words(rows, rows.annotation("entities", "units of kind entity"))
+
+
+class PhraseUnits(Settings):
+    """A phrase (a noun chunk, or whatever the annotation calls a chunk) is a unit, and so is every other word.
+
+    Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.2.
+    """
+
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
+    needs: ClassVar[tuple[str, ...]] = ("chunks",)
+    kind: Literal["phrase"] = "phrase"
+
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Where phrases begin, and words outside of them."""
+        return spans_and_words(rows, rows.annotation("chunks", "units of kind phrase"))
+
+
+class SubtreeUnits(Settings):
+    """The largest subtrees of the dependency parse with so many words at most are units; other words are their own.
+
+    A subtree that is not contiguous is none. At a segment's edge, what lies within counts.
+
+    Attributes:
+        max_words: Words of the largest subtree; with 1, every word is its own unit.
+
+    Example: of `[The old king] [of Spain] slept`, where `king` is the head of the first five words, subtrees of at most
+    two words are `of Spain`; the other words are their own. With five words, the first five are one unit.
+
+    Source: ours; a contiguous subtree is a constituent, so this is masking by phrases of a bounded size.
+    """
+
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
+    needs: ClassVar[tuple[str, ...]] = ("dependencies",)
+    kind: Literal["subtree"] = "subtree"
+    max_words: Annotated[int, Field(ge=1, le=100)] = 4
+
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Words that no small subtree joins to the word before them.
+
+        Each small subtree adds one to all places behind its first token; a word stands apart where the sum is 0.
+        """
+        parse_T = rows.annotation("dependencies", "units of kind subtree")
+        before_T, behind_T = (parse_T >> BEFORE_SHIFT) & FARTHEST, parse_T & FARTHEST
+        place_T = torch.arange(len(parse_T), device=parse_T.device)
+        segment_end_T = rows.segment_begin_T + rows.segment_sum(torch.ones_like(parse_T)) - 1
+        first_T = torch.maximum(place_T - before_T, rows.segment_begin_T)
+        last_T = torch.minimum(place_T + behind_T, segment_end_T)
+        words_T = torch.cumsum(rows.word_starts_T & rows.maskable_T, 0)
+        num_words_T = words_T[last_T] - words_T[first_T] + rows.maskable_T[first_T]
+        known_T = (parse_T > 0) & (before_T < FARTHEST) & (behind_T < FARTHEST)
+        small_T = (known_T & (num_words_T <= self.max_words)).to(torch.int64)
+        steps_T = torch.zeros(len(parse_T) + 2, dtype=torch.int64, device=parse_T.device)
+        steps_T = steps_T.scatter_add_(0, first_T + 1, small_T).scatter_add_(0, last_T + 1, -small_T)
+        return rows.word_starts_T & (torch.cumsum(steps_T, 0)[:-2] == 0)
 
 
 PlainUnits = Annotated[

@@ -1,7 +1,13 @@
-"""Weights: how likely a unit is to be drawn.
+"""Weights: how likely a unit is to be drawn, by nothing, by frequency, or by what it tells.
+
+Weights: how likely a unit is to be drawn.
 
 A unit of twice the weight is taken twice as often, up to always. What is done with the weights stands in
-`unmask.masking.budget`.
+`unmask.masking.unit_draw`.
+
+Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
+
+Weights by how much a token tells of its neighbours in the whole corpus.
 
 Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 """
@@ -15,20 +21,19 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
-from unmask.masking.flat import FlatRows, FlatUnits
-from unmask.masking.informative import InformativeWeights
-from unmask.masking.keys import fixed_log2, uniform_keys, weighted_keys
-from unmask.masking.lines import take
-from unmask.masking.pos_loss import PosLossWeights
-from unmask.masking.scored import (
+from unmask.masking.flat_rows import FlatRows, FlatUnits
+from unmask.masking.hash_set import take
+from unmask.masking.scored_weights import (
     AccuracyWeights,
     AnchorWeights,
     AttentionWeights,
     CentralityWeights,
     LossWeights,
+    PosLossWeights,
     TfIdfWeights,
 )
-from unmask.masking.tables import Tables
+from unmask.masking.unit_draw import fixed_log2, uniform_keys, weighted_keys
+from unmask.masking.vocabulary_tables import Tables
 from unmask.settings import Settings
 
 
@@ -143,6 +148,40 @@ def keys_of(weights: Weights, log2_T: Tensor | None, rows: FlatRows, units: Flat
     if isinstance(weights, FirstWeights):
         return weights.turns(rows, units)
     return uniform_keys(rows.bits_T) if log2_T is None else weighted_keys(rows.bits_T, log2_T)
+
+
+class InformativeWeights(Settings):
+    """A unit's weight is a power of the informativeness of its most informative token.
+
+    Attributes:
+        lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those
+            who make the masker: masking itself sees `Tables.informativeness_V`.
+        exponent: Larger ones prefer the informative more; 0 is uniform.
+        floor: Informativeness, in nats, below which tokens are alike.
+
+    Source: Sadeq et al. 2022 (InforMask), section 3: tokens are drawn by their pointwise mutual information with
+    the others, as rates that each token of the vocabulary has. There, the rates come from counting what would be masked
+    in a sample; here they follow from the table, and the share of masked tokens is exact.
+    """
+
+    kind: Literal["informative"] = "informative"
+    lexicon: str | None = None
+    exponent: Annotated[float, Field(ge=0.0, le=8.0)] = 1.0
+    floor: Annotated[float, Field(gt=0.0)] = 0.01
+
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        """By the most informative token of each unit.
+
+        Raises:
+            SettingsError: There is no lexicon.
+        """
+        log2_V = tables.derived(self, lambda: self._table(tables))
+        return units.largest(log2_V[rows.input_ids_T])
+
+    def _table(self, tables: Tables) -> Tensor:
+        informativeness_V = tables.informativeness("weights of kind informative")
+        weights_V = informativeness_V.double().clamp(min=self.floor).pow(self.exponent)
+        return fixed_log2(weights_V)
 
 
 AnyWeights = Annotated[

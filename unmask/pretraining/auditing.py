@@ -9,23 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import DataError, SettingsError
-from unmask.evaluation.audit import Audit
-from unmask.evaluation.audit import audit as count_masks
-from unmask.evaluation.audit_inclusion import Inclusion
-from unmask.evaluation.audit_pairs import PairAudit
 from unmask.margins import NORMAL
-from unmask.masking.engine import MaskedRows, Masker, WeighedRows
+from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
-from unmask.masking.tables import Scores
-from unmask.packing.rows import Rows
-from unmask.packing.stream import Cursor, RowStream
-from unmask.pretraining.data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
-from unmask.pretraining.following import masking_tables
-from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.masking.vocabulary_tables import Scores
+from unmask.measuring.inclusion import Inclusion, PairAudit
+from unmask.measuring.masking_audit import Audit
+from unmask.measuring.masking_audit import audit as count_masks
+from unmask.pretraining.masking_inputs import masking_tables
+from unmask.pretraining.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
+from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.progress import counted
 from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
 from unmask.report.audit_page import write_audit
 from unmask.results import Readable, Sheet, Shown, Styled
+from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor, RowStream
 
 BATCH_POSITIONS = 1 << 14
 _CHOICES = ("masking.strategy", "masking.units", "masking.weights")

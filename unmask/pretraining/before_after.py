@@ -6,14 +6,14 @@ import json
 import math
 from typing import Any
 
-from unmask.evaluation.held_out import HeldOut, HeldOutSet
-from unmask.evaluation.uncertainty import plain_interval
 from unmask.files import read_object, write_atomically
-from unmask.pretraining.folder import START_ANEW, RunFolder
-from unmask.pretraining.old_text import open_old_text
-from unmask.pretraining.start import FACTS
+from unmask.measuring.held_out import HeldOut, HeldOutSet
+from unmask.measuring.uncertainty import plain_interval
+from unmask.pretraining.continued_data import open_old_text
+from unmask.pretraining.continuing import FACTS
+from unmask.pretraining.run_folder import START_ANEW, RunFolder
 from unmask.pretraining.watch import Watch
-from unmask.training.state import TrainState
+from unmask.training.checkpoints import TrainState
 
 _FIGURES = (
     "loss", "loss_stderr", "loss_interval", "accuracy", "perplexity", "bits_per_token_byte",

@@ -15,29 +15,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.annotation.settings import AnnotationSettings
-from unmask.corpus.documents import TextPiece
-from unmask.corpus.fields import written_fields
-from unmask.corpus.settings import CorpusSettings
-from unmask.corpus.sources import STDIN
 from unmask.errors import RunError
-from unmask.pretraining.begin import tokenizer_and_notes
-from unmask.pretraining.claim import packaged_corpus
-from unmask.pretraining.data import PreparedData, check_annotations, check_preparation, is_prepared, open_prepared
-from unmask.pretraining.folder import RunFolder
-from unmask.pretraining.interrupt import Interruption
-from unmask.pretraining.labels import check_labels
-from unmask.pretraining.reporter import LogReporter
-from unmask.pretraining.sitting import Sitting
-from unmask.pretraining.start import check_tokenizer
+from unmask.pretraining.continued_data import tokenizer_and_notes
+from unmask.pretraining.continuing import check_tokenizer
+from unmask.pretraining.run_data import (
+    PreparedData,
+    check_annotations,
+    check_labels,
+    check_preparation,
+    is_prepared,
+    open_prepared,
+)
+from unmask.pretraining.run_folder import RunFolder, packaged_corpus
+from unmask.pretraining.run_reporter import LogReporter
+from unmask.pretraining.training_run import Interruption, TrainingRun
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled, duration
-from unmask.tokens.letters import default_vocab_size
-from unmask.tokens.prepare import open_annotated, prepare
-from unmask.tokens.settings import TokenizerSettings
+from unmask.shards.preparation import open_annotated, prepare
+from unmask.text.documents import TextPiece
+from unmask.text.settings import AnnotationSettings, CorpusSettings
+from unmask.text.sources import STDIN
+from unmask.text.spans import written_fields
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import default_vocab_size
 from unmask.training.hardware import peak_memory
-from unmask.training.loop import train
-from unmask.training.step_cost import step_cost
+from unmask.training.loop import step_cost, train
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
@@ -281,7 +283,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> RunForec
 
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:
     training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
-    sitting = Sitting(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
+    sitting = TrainingRun(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
     steps_made = train(sitting.state, sitting.stream, sitting.masker, training, objectives=sitting.objectives)
     step_seconds, step_tokens = step_cost(steps_made, NUM_STEPS, within=STEPS_SECONDS)
     steps = _steps(recipe, step_seconds, step_tokens)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.pretraining.data import describe
-from unmask.pretraining.reporter import LogReporter, Reporter
+from unmask.pretraining.run_data import describe
+from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.recipe.recipe import load_recipe
 from unmask.results import Result, Shown
-from unmask.tokens.data_folder import DataFolder
-from unmask.tokens.manifest import Manifest
-from unmask.tokens.prepare import prepare as prepare_shards
+from unmask.shards.data_folder import DataFolder
+from unmask.shards.manifest import Manifest
+from unmask.shards.preparation import prepare as prepare_shards
 
 
 class Prepared(Result):

@@ -1,31 +1,133 @@
-"""What each strategy would mask in a text."""
+"""What each strategy would mask in a text, annotated where the strategy needs it.
+
+A single text with the annotations of a pipeline, for showing masks.
+
+What each strategy would mask in a text.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from unmask.collocations.build import build_lexicon
-from unmask.collocations.lexicon import load_lexicon
-from unmask.collocations.settings import LexiconSettings
-from unmask.corpus.reading import check_characters
 from unmask.errors import DataError, SettingsError
-from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Tables
-from unmask.pretraining.annotated_text import ShownText
-from unmask.pretraining.claim import packaged_corpus
-from unmask.pretraining.lexicon import with_lexicon
+from unmask.masking.masker import Masker
+from unmask.masking.plain_rows import rows_from_ids
+from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.masking.vocabulary_tables import Tables
+from unmask.pretraining.lexicons import with_lexicon
+from unmask.pretraining.run_folder import packaged_corpus
 from unmask.results import Line, Result, Shown, Styled
+from unmask.rows.rows import Rows
 from unmask.settings import validated
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.shards import TokenChunk
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.tokens.wordpiece import train_wordpiece
+from unmask.shards.collocations import build_lexicon
+from unmask.shards.job_work import annotated_tokens
+from unmask.shards.lexicon_file import LexiconSettings, load_lexicon
+from unmask.shards.store import TokenChunk
+from unmask.text.annotation_plan import AnnotationPlan, Annotator
+from unmask.text.annotators import PIPELINES, SpacyPipeline
+from unmask.text.reading import check_characters
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_wordpiece
+
+
+class AnnotatedText:
+    """Annotates a text when somebody needs it, by the first of some usual English pipelines that is installed.
+
+    Args:
+        tokenizer: Of the text.
+        text: The text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: str) -> None:
+        self.tokenizer = tokenizer
+        self.text = text
+
+    def rows(
+        self, ids: Sequence[int], columns: Sequence[str], wanted_by: str
+    ) -> tuple[Rows, Mapping[str, Sequence[str]]]:
+        """The text as a row.
+
+        Args:
+            ids: Its tokens, with the special tokens around them.
+            columns: Annotations that are needed.
+            wanted_by: A strategy.
+
+        Returns:
+            The row, and the labels of its annotations.
+
+        Raises:
+            SettingsError: No pipeline is installed.
+        """
+        rows = rows_from_ids([ids], self.tokenizer)
+        if not columns:
+            return rows, {}
+        plan = _plan(columns, wanted_by)
+        _, _, aligned = annotated_tokens(self.tokenizer, Annotator(plan), [self.text], [None])
+        begin = int(self.tokenizer.special.cls is not None)
+        annotations = {}
+        for name, column in aligned.items():
+            values = torch.zeros_like(rows.input_ids)
+            values[0, begin : begin + len(column.values)] = torch.from_numpy(column.values)
+            annotations[name] = values
+        return replace(rows, annotations=annotations), plan.labels
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """A text that is masked to be looked at: by `unmask masks`, and in the pictures of the documentation.
+
+    Attributes:
+        tokenizer: Of the text.
+        ids: Its tokens, with the special tokens around them.
+        annotated: Gives the annotations that a strategy asks for.
+    """
+
+    tokenizer: Tokenizer
+    ids: Sequence[int]
+    annotated: AnnotatedText
+
+    @classmethod
+    def of(cls, text: str, tokenizer: Tokenizer) -> ShownText:
+        """Tokenizes a text."""
+        before, behind = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+        ids = [*before, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), *behind]
+        return cls(tokenizer, ids, AnnotatedText(tokenizer, text))
+
+    def masker(self, settings: MaskingSettings, name: str, *, tables: Tables, seed: int) -> tuple[Rows, Masker]:
+        """The text as a row with all annotations that a strategy needs, and a masker for it.
+
+        Args:
+            settings: Of the strategy.
+            name: What the strategy is called where it cannot be had.
+            tables: What masking may know beside the text.
+            seed: Of the masker.
+
+        Raises:
+            SettingsError: No pipeline is installed that makes the annotations.
+        """
+        rows, labels = self.annotated.rows(self.ids, needed_annotations(settings), name)
+        return rows, Masker(settings, self.tokenizer, seed=seed, tables=replace(tables, labels=labels))
+
+
+def _plan(columns: Sequence[str], wanted_by: str) -> AnnotationPlan:
+    for name in PIPELINES:
+        try:
+            pipeline = SpacyPipeline(name, columns)
+        except SettingsError as error:
+            why = error
+            continue
+        labels = {column: pipeline.labels(column) for column in columns}
+        return AnnotationPlan(dict.fromkeys(columns, "pipeline"), labels, pipeline=name, version=pipeline.version)
+    raise SettingsError(f"{wanted_by} needs the annotation {', '.join(columns)} of the text: {why}") from why
+
 
 SHOWN_VOCABULARY = 4096
 

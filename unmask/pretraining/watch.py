@@ -1,23 +1,52 @@
-"""What is looked at while a model trains: held-out loss, the best so far, the plateau, the recipe's lines."""
+"""Lines that the recipe gives, with what the model makes of them as it trains.
+
+What is looked at while a model trains: held-out loss, the best so far, the plateau, the recipe's lines.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unmask.errors import DataError, DivergedError, TokenizerError
-from unmask.evaluation.held_out import HeldOut, HeldOutSet, unigram_entropy
-from unmask.evaluation.objectives import ObjectiveSet
-from unmask.evaluation.plateau import explain_plateau, is_stuck, on_plateau
+from unmask.masking.plain_rows import rows_from_ids
 from unmask.masking.settings import span_units
-from unmask.pretraining.data import PreparedData
-from unmask.pretraining.metrics import MetricsFile
-from unmask.pretraining.prompts import Prompts
-from unmask.pretraining.reporter import Reporter
-from unmask.pretraining.tensorboard import Board
+from unmask.measuring.held_out import HeldOut, HeldOutSet, ObjectiveSet, fixed_masker, unigram_entropy
+from unmask.measuring.plateau import explain_plateau, is_stuck, on_plateau
+from unmask.network.encoder import MaskedLM
+from unmask.pretraining.run_data import PreparedData
+from unmask.pretraining.run_metrics import Board, MetricsFile
+from unmask.pretraining.run_reporter import Line, Reporter, predict_lines
 from unmask.recipe.recipe import Recipe
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.checkpoints import Best, TrainState
 from unmask.training.objectives import extra_objectives
-from unmask.training.state import Best, TrainState
+
+
+class Prompts:
+    """Some lines under masks that stay the same.
+
+    Args:
+        lines: Texts; what is longer than a row is cut.
+        tokenizer: Of the model.
+        length: Positions of a row.
+
+    Raises:
+        TokenizerError: A tokenizer without `[UNK]` does not know a character of theirs.
+    """
+
+    def __init__(self, lines: Sequence[str], tokenizer: Tokenizer, *, length: int) -> None:
+        self.tokenizer = tokenizer
+        cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+        room = length - len(cls) - len(sep)
+        encoded = tokenizer.encode_corpus(lines)
+        self.rows = rows_from_ids([[*cls, *line.input_ids.tolist()[:room], *sep] for line in encoded], tokenizer)
+        self.masked = fixed_masker(tokenizer)(self.rows)
+
+    def predict(self, model: MaskedLM) -> list[Line]:
+        """The lines with predictions at what is hidden; lines in which nothing is hidden are left out."""
+        return predict_lines(model, self.tokenizer, self.rows, self.masked)
 
 
 class Watch:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.tokens.settings import TokenizerSettings
+from unmask.tokenizer.settings import TokenizerSettings
 
 # Setting one of these replaces what excludes it.
 _REPLACES = {

@@ -1,4 +1,7 @@
-"""A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part."""
+"""Settings of a training that begins with a model that is there.
+
+A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,42 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from unmask.annotation.settings import AnnotationSettings
-from unmask.corpus.settings import CorpusSettings
 from unmask.errors import SettingsError
-from unmask.evaluation.settings import EvaluationSettings
-from unmask.hub.fetch import fetch, lasting_name
-from unmask.hub.names import hub_name
-from unmask.hub.needs import TOKENIZER
+from unmask.hub import TOKENIZER, fetch, hub_name, lasting_name
 from unmask.masking.settings import MaskingSettings, span_units
-from unmask.model.config import ModelSettings
-from unmask.recipe.checkpoint import fill_from_checkpoint
+from unmask.measuring.settings import EvaluationSettings
+from unmask.network.config import ModelSettings
+from unmask.recipe.architecture import fill_from_checkpoint
 from unmask.recipe.overrides import apply_overrides, set_value
-from unmask.recipe.start import StartSettings
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.settings import Settings, validated
-from unmask.tokens.settings import TokenizerSettings
-from unmask.training.objective_settings import ObjectivesSettings
-from unmask.training.settings import CheckpointSettings, TrainingSettings
+from unmask.text.settings import AnnotationSettings, CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.training.settings import CheckpointSettings, ObjectivesSettings, TrainingSettings
+
+
+class StartSettings(Settings):
+    """From which checkpoint a training begins, and what is added to it first.
+
+    Attributes:
+        checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the
+            name of such a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
+        sha256: Of its content. Filled in when a run begins; where it is given, the checkpoint must have it.
+        extend_vocab: How many words of the training text get an entry of their own; None adds none.
+        extend_positions: Whether the model is made longer where `training.sequence_length` goes beyond it.
+        old_data: Text of the domain that the model comes from, whole, or one prepared folder (its validation split):
+            the model is evaluated on it before the training and after it. Empty takes the validation split of the
+            checkpoint's own run, where that is still there.
+    """
+
+    checkpoint: str
+    sha256: str | None = None
+    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
+    extend_positions: bool = False
+    old_data: tuple[str, ...] = ()
+
 
 DEFAULT = "tiny"
 CONTINUING = "continue"  # where a checkpoint is given and no recipe

@@ -16,7 +16,7 @@ from unmask.report.plots import HELD, SOFT, TRAIN, new_figure, to_svg
 
 
 class AuditedPairs(Protocol):
-    """Of sentence pairs; see `unmask.evaluation.audit_pairs.PairAudit`. A rate comes with its standard error."""
+    """Of sentence pairs; see `unmask.measuring.inclusion.PairAudit`. A rate comes with its standard error."""
 
     @property
     def first(self) -> tuple[float, float]: ...  # noqa: D102
@@ -29,7 +29,7 @@ class AuditedPairs(Protocol):
 
 
 class AuditedUnits(Protocol):
-    """Some units; see `unmask.evaluation.audit_inclusion.Inclusion`."""
+    """Some units; see `unmask.measuring.inclusion.Inclusion`."""
 
     @property
     def units(self) -> int: ...  # noqa: D102
@@ -42,13 +42,13 @@ class AuditedUnits(Protocol):
 
 
 class AuditedInclusion(Protocol):
-    """How often units are predicted; see `unmask.evaluation.audit_inclusion.InclusionAudit`."""
+    """How often units are predicted; see `unmask.measuring.inclusion.InclusionAudit`."""
 
     def groups(self) -> Iterable[tuple[str, str, AuditedUnits]]: ...  # noqa: D102
 
 
 class Audited(Protocol):
-    """What the page shows of an audit; see `unmask.evaluation.audit.Audit`."""
+    """What the page shows of an audit; see `unmask.measuring.masking_audit.Audit`."""
 
     @property
     def tokens(self) -> int: ...  # noqa: D102

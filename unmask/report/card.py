@@ -12,7 +12,7 @@ import tomli_w
 from unmask.files import write_atomically
 from unmask.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.report.page import TEMPLATES
-from unmask.tokens.manifest import Manifest
+from unmask.shards.manifest import Manifest
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # in its snippets, which a test runs

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from unmask.files import write_atomically
 from unmask.margins import documents, margin, over, sentence, unit_of_summary
 from unmask.report import plots
-from unmask.tokens.manifest import Manifest
+from unmask.shards.manifest import Manifest
 
 TEMPLATES = Environment(
     loader=PackageLoader("unmask.report"),

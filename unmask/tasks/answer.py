@@ -24,17 +24,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.corpus.compression import bare_suffix, open_bytes
 from unmask.errors import CorpusError
-from unmask.masking.engine import MaskedRows
-from unmask.model.folder_layout import Pooling
-from unmask.model.loss import Losses, losses_of, predicted_positions
-from unmask.model.task_folder import TaskNetwork
-from unmask.packing.rows import Rows
-from unmask.tasks.inputs import Encoded, Example, InputEncoder, ids_of
+from unmask.folders.layout_names import Pooling
+from unmask.folders.task_folder import TaskNetwork
+from unmask.masking.masker import MaskedRows
+from unmask.network.loss import Losses, losses_of, predicted_positions
+from unmask.rows.rows import Rows
+from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
-from unmask.tasks.texts import tokens_of
+from unmask.tasks.text_tasks import tokens_of
+from unmask.text.reading import bare_suffix, open_bytes
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
 
@@ -94,7 +94,7 @@ class AnswerPrediction:
 
 
 @dataclass(frozen=True)
-class Answer(Task):
+class AnswerTask(Task):
     """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3.
 
     Attributes:
@@ -189,7 +189,7 @@ class Answer(Task):
         """See `Task`."""
         return "(question, text)"
 
-    def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
+    def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """See `Task`."""
         questions, contexts = [record.question for record in records], [record.context for record in records]
         windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
@@ -202,7 +202,7 @@ class Answer(Task):
         if with_targets:
             held = {example.record for example in examples if example.targets[BEGIN][0] > 0}
             lost = sum(bool(record.answers) and number not in held for number, record in enumerate(records))
-        return Encoded(examples, split=sum(len(found) > 1 for found in windows), lost=lost)
+        return EncodedInput(examples, split=sum(len(found) > 1 for found in windows), lost=lost)
 
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]

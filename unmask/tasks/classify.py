@@ -16,20 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.corpus.labels import in_order
 from unmask.errors import CorpusError
-from unmask.masking.engine import MaskedRows
-from unmask.model.folder_layout import Pooling
-from unmask.model.loss import Losses, losses_of, predicted_positions
-from unmask.model.task_folder import TaskNetwork
-from unmask.packing.rows import Rows
+from unmask.folders.layout_names import Pooling
+from unmask.folders.task_folder import TaskNetwork
+from unmask.masking.masker import MaskedRows
+from unmask.network.loss import Losses, losses_of, predicted_positions
+from unmask.rows.rows import Rows
 from unmask.tasks import class_metrics
 from unmask.tasks.columns import LABELS, UsualColumns
-from unmask.tasks.inputs import Example
-from unmask.tasks.labelled import class_of
+from unmask.tasks.examples import Example
+from unmask.tasks.labelled_files import class_of
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, few
-from unmask.tasks.texts import TARGET, Targets, TextRecord, TextTask, is_paired, with_columns
+from unmask.tasks.text_tasks import TARGET, Targets, TextRecord, TextTask, is_paired, with_columns
+from unmask.text.tables import in_order
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.corpus.tables import TEXT_NAMES
 from unmask.errors import CorpusError
 from unmask.tasks.settings import Columns
+from unmask.text.tables import TEXT_NAMES
 
 PAIRS = (
     ("sentence1", "sentence2"),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, SettingsError
-from unmask.model.task_folder import KEY, label_names_of, pooling_of
-from unmask.tasks.answer import Answer
+from unmask.folders.task_folder import KEY, label_names_of, pooling_of
+from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify
 from unmask.tasks.multi_label import MultiLabel
 from unmask.tasks.pairs import Pairs
@@ -17,7 +17,7 @@ from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 
 # Of those with the same architecture the first that says so reads a folder of others.
-TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, Answer)}
+TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
 _ARCHITECTURES = {task.architecture for task in TASKS.values()}
 
 

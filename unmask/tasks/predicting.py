@@ -16,7 +16,7 @@ from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.progress import Notify, ignore
 from unmask.results import Result, Shown
-from unmask.tasks.labelled import read_labelled
+from unmask.tasks.labelled_files import read_labelled
 from unmask.tasks.settings import Columns
 from unmask.tasks.task_model import TaskModel, load_fine_tuned
 from unmask.training.hardware import choose_device

@@ -17,19 +17,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.errors import CorpusError, ModelError
-from unmask.masking.engine import MaskedRows
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder_layout import Pooling
-from unmask.model.heads import LabelHead
-from unmask.model.loss import Losses
-from unmask.model.task_folder import TaskNetwork
-from unmask.packing.rows import Rows
+from unmask.folders.layout_names import Pooling
+from unmask.folders.task_folder import TaskNetwork
+from unmask.masking.masker import MaskedRows
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import LabelHead
+from unmask.network.loss import Losses
+from unmask.rows.rows import Rows
 from unmask.tasks.columns import NUMBERS, UsualColumns
-from unmask.tasks.inputs import Example
-from unmask.tasks.labelled import number_of
+from unmask.tasks.examples import Example
+from unmask.tasks.labelled_files import number_of
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics
-from unmask.tasks.texts import TARGET, Targets, TextRecord, TextTask, is_paired, with_columns
+from unmask.tasks.text_tasks import TARGET, Targets, TextRecord, TextTask, is_paired, with_columns
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
 

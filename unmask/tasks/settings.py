@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from unmask.model.folder_layout import Pooling
+from unmask.folders.layout_names import Pooling
 from unmask.settings import Settings
 
 

@@ -19,22 +19,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.corpus.conll import TaggedLine, read_sentences
-from unmask.corpus.labels import in_order
-from unmask.corpus.reading import BadInput
-from unmask.corpus.sources import Source
 from unmask.errors import CorpusError
-from unmask.model.folder_layout import Pooling
-from unmask.model.loss import Losses, losses_of
-from unmask.model.task_folder import TaskNetwork, label_numbers
+from unmask.folders.layout_names import Pooling
+from unmask.folders.task_folder import TaskNetwork, label_numbers
+from unmask.network.loss import Losses, losses_of
 from unmask.tasks import class_metrics
 from unmask.tasks.classify import class_targets
 from unmask.tasks.columns import TAGS, WORDS, UsualColumns
-from unmask.tasks.inputs import Encoded, Example, InputEncoder, first_pieces, ids_of, words_of
-from unmask.tasks.labelled import class_of
+from unmask.tasks.examples import EncodedInput, Example, InputEncoder, first_pieces, ids_of, words_of
+from unmask.tasks.labelled_files import class_of
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, few
-from unmask.tasks.texts import TARGET, with_columns
+from unmask.tasks.text_tasks import TARGET, with_columns
+from unmask.text.conll import TaggedLine, read_sentences
+from unmask.text.reading import BadInput
+from unmask.text.sources import Source
+from unmask.text.tables import in_order
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
 
@@ -227,7 +227,7 @@ class Tag(Task):
         """See `Task`."""
         return "a text or a list of words"
 
-    def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
+    def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """See `Task`. Tags that the model does not know are no targets."""
         numbers = label_numbers(self.names)
         examples: list[Example] = []
@@ -251,7 +251,7 @@ class Tag(Task):
                         targets={} if tags is None else {TARGET: np.array(right, dtype=np.int64)},
                     )
                 )
-        return Encoded(examples, split=split)
+        return EncodedInput(examples, split=split)
 
     def decode(
         self, records: Sequence[WordsRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.corpus.reading import BadInput
-from unmask.corpus.sources import Source
 from unmask.errors import CorpusError
-from unmask.model.folder_layout import Pooling
-from unmask.model.task_folder import TaskHead, TaskNetwork
+from unmask.folders.layout_names import Pooling
+from unmask.folders.task_folder import TaskHead, TaskNetwork
 from unmask.tasks.columns import UsualColumns
-from unmask.tasks.inputs import Encoded, Example, InputEncoder
+from unmask.tasks.examples import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.text.reading import BadInput
+from unmask.text.sources import Source
 from unmask.training.objectives import Objective
 
 Metrics = dict[str, float | None]
@@ -70,7 +70,7 @@ class Task(Protocol):
 
     Attributes:
         kind: Its name for users.
-        head: That of `unmask.model.heads` which does it.
+        head: That of `unmask.network.heads` which does it.
         architecture: What transformers' classes for it are called after `For`.
         problem_type: What transformers calls it, of tasks of whole texts.
         of_texts: Whether an input is told from as a whole, by its first token or the mean of all.
@@ -213,7 +213,7 @@ class Task(Protocol):
     def takes(self) -> str:
         """What it takes for an input, for errors."""
 
-    def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> Encoded:
+    def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """Inputs of the network, with what is right in them where that is asked for and known."""
 
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:

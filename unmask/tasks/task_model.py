@@ -16,19 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.corpus.reading import check_characters
 from unmask.errors import SettingsError
-from unmask.model.find import find_model
-from unmask.model.folder import CONFIG, read_config_file
-from unmask.model.foreign_folder import load_foreign_task, runs_in_transformers
-from unmask.model.task_folder import TaskNetwork, load_task_model
+from unmask.folders.model_folder import CONFIG, find_model, read_config_file
+from unmask.folders.task_folder import TaskNetwork, load_task_model
+from unmask.folders.transformers_folder import load_foreign_task, runs_in_transformers
 from unmask.progress import Notify, counted, ignore
-from unmask.tasks.inputs import Example, InputEncoder, types_of
+from unmask.runner import run
+from unmask.tasks.examples import Example, InputEncoder, types_of
 from unmask.tasks.known import does_task, task_of
 from unmask.tasks.task import Record, Task
-from unmask.tokens.loading import load_tokenizer
-from unmask.tokens.tokenizer import Tokenizer
-from unmask.using.runner import run
+from unmask.text.reading import check_characters
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger("unmask")
 

@@ -45,7 +45,7 @@ def why_not_compiled(
     minutes: float | None = None,
     steps: int | None = None,
 ) -> str | None:
-    """Why blocks are not compiled (`unmask.model.compiling`); None: they are.
+    """Why blocks are not compiled (`unmask.network.compiling`); None: they are.
 
     `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
 

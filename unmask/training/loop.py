@@ -1,26 +1,32 @@
-"""The training loop: a generator of reports. Saving, printing and evaluating are done by whoever consumes it."""
+"""The training loop: a generator of reports. Saving, printing and evaluating are done by whoever consumes it.
+
+What a training step costs: some are made and timed.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from unmask.hashing import mix_ints
-from unmask.masking.engine import Masker
-from unmask.masking.schedule import rate_at
-from unmask.model.encoder import MaskedLM
-from unmask.packing.stream import Cursor
-from unmask.training.ahead import Batches, MaskedBatch, Request, Source
+from unmask.masking.masker import Masker
+from unmask.masking.rate_schedule import rate_at
+from unmask.network.encoder import MaskedLM
+from unmask.rows.stream import Cursor
+from unmask.training.batches_ahead import Batches, BatchRequest, BatchSource, MaskedBatch
 from unmask.training.budget import Budget, Spent
+from unmask.training.checkpoints import LearnerState, Model
 from unmask.training.figures import Figures, HasFigures
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.retries import fewer_rows, recoverable, rows_at_once, without_compiling
 from unmask.training.settings import TrainingSettings
-from unmask.training.state import LearnerState, Model
 from unmask.training.step import StepResult, training_step
 
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
@@ -60,7 +66,7 @@ class StepReport(HasFigures):
 
 def train(
     state: LearnerState[Model],
-    stream: Source,
+    stream: BatchSource,
     masker: Masker | None,
     settings: TrainingSettings,
     *,
@@ -147,11 +153,11 @@ def train(
         figures.read()
 
 
-def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> Request:
+def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> BatchRequest:
     """The batch at a place of the stream and of the training."""
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores
-    return Request(cursor, settings.batch_tokens // length, length, progress, scores)
+    return BatchRequest(cursor, settings.batch_tokens // length, length, progress, scores)
 
 
 def _step(
@@ -190,3 +196,24 @@ def _step(
             state.micro_tokens = micro_rows * length  # of the steps to come, too
         else:
             without_compiling(state.model, failure.reason)
+
+
+class StepCost(NamedTuple):
+    """Of a step: the median of its seconds without the first one's, and its tokens on average."""
+
+    seconds: float
+    tokens: float
+
+
+def step_cost(reports: Iterable[StepReport], num_steps: int, *, within: float = math.inf) -> StepCost:
+    """Makes so many steps of a training, or those that begin within so many seconds; one at least."""
+    begin = last = time.monotonic()
+    seconds, tokens = [], 0
+    for report in islice(reports, num_steps):
+        report.figures.read()  # waits for a GPU, which else would only have been told what to do
+        now = time.monotonic()
+        seconds.append(now - last)
+        last, tokens = now, tokens + report.tokens
+        if now - begin > within:
+            break
+    return StepCost(statistics.median(seconds[1:] or seconds), tokens / len(seconds))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.compiled import arrays, serves, use_threads_of_torch
-from unmask.training.kernels import momentum as loops
+from unmask.training import momentum_loops as loops
 
 _EPS = 1e-7  # added to norms
 _CACHED = 5_000_000  # bytes of the matrices that a CPU orthogonalises at once

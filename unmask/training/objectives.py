@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from unmask.masking.engine import MaskedRows
-from unmask.model.encoder import MaskedLM
-from unmask.model.heads import BoundaryHead, LabelHead, PairHead
-from unmask.model.loss import IGNORED, Losses, losses_of, predicted_positions
-from unmask.packing.rows import Rows
-from unmask.packing.stream import LABEL
-from unmask.training.objective_settings import ObjectivesSettings
+from unmask.masking.masker import MaskedRows
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import BoundaryHead, LabelHead, PairHead
+from unmask.network.loss import IGNORED, Losses, losses_of, predicted_positions
+from unmask.rows.rows import Rows
+from unmask.rows.stream import LABEL
+from unmask.training.settings import ObjectivesSettings
 
 MASKED_TOKENS = "masked_tokens"
 _FULL = 64

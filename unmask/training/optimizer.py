@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from unmask.model.parts import Linear
+from unmask.network.layers import Linear
 from unmask.training.muon import Matrix, Muon
 from unmask.training.settings import MuonSettings, TrainingSettings
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from unmask.errors import MemoryFullError, SettingsError
-from unmask.model.encoder import MaskedLM
-from unmask.model.learner import Learner
-from unmask.packing.rows import Rows
+from unmask.network.encoder import MaskedLM
+from unmask.network.trainable import Trainable
+from unmask.rows.rows import Rows
 from unmask.training.hardware import reason_of, says_out_of_memory
 from unmask.training.settings import TrainingSettings
 
@@ -38,7 +38,7 @@ class Failure:
     of_memory: bool
 
 
-def recoverable(error: Exception, model: Learner, settings: TrainingSettings) -> Failure:
+def recoverable(error: Exception, model: Trainable, settings: TrainingSettings) -> Failure:
     """What failed, where the step may be made again.
 
     Args:
@@ -91,7 +91,7 @@ def fewer_rows(micro_rows: int, length: int, reason: str) -> int:
     return (micro_rows + 1) // 2
 
 
-def without_compiling(model: Learner, reason: str) -> None:
+def without_compiling(model: Trainable, reason: str) -> None:
     """Has the model run uncompiled from now on, and says so."""
     assert isinstance(model, MaskedLM), "nothing else is compiled"
     model.encoder.compiled_block = model.head.compiled_losses = None

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from unmask.errors import DivergedError, MemoryFullError
 from unmask.hashing import mix_ints
-from unmask.masking.engine import MaskedRows
-from unmask.model.learner import Learner
-from unmask.packing.rows import Rows
+from unmask.masking.masker import MaskedRows
+from unmask.network.trainable import Trainable
+from unmask.rows.rows import Rows
 from unmask.training.figures import Figures, HasFigures, check_finite
 from unmask.training.hardware import reason_of, says_out_of_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
-from unmask.training.parts import parts_of
+from unmask.training.step_parts import parts_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StepResult(HasFigures):
 
 
 def training_step(  # noqa: PLR0913  (what a step is made of)
-    model: Learner,
+    model: Trainable,
     optimizer: Optimizer,
     rows: Rows,
     masked: MaskedRows,

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.masking.collator_helpers import ALL, FAMILIES, features_of, wrapped
+from tests.masking.helpers import masker_of
+from tests.tokenizer.families import trained
+from unmask import Masker, MaskingCollator, count_tokens
+from unmask.errors import DataError, SettingsError, TokenizerError
+from unmask.masking.flat_rows import FlatRows
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import TokenUnits
+from unmask.masking.vocabulary_tables import Tables
+
+pytest.importorskip("transformers")
+# Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+def collator_of(family: str = "wordpiece", **options: Any) -> MaskingCollator:
+    return MaskingCollator(wrapped(family), **options)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str, strategy: str) -> None:
+    """An independent way to the same masks: plain ids, given to the masker itself."""
+    features = features_of(family)
+    masker = masker_of(trained(family), strategy=strategy, rate=0.3, seed=5)
+    batch = MaskingCollator.from_masker(masker)(features)
+    masked = masker([feature["input_ids"] for feature in features])
+    assert list(batch) == ["input_ids", "attention_mask", "labels", "token_type_ids"]
+    for name in ("input_ids", "attention_mask", "labels"):
+        assert torch.equal(batch[name], masked[name]), name
+    assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+    assert (batch["labels"] != -100).sum() > 50
+    lengths = torch.tensor([len(feature["input_ids"]) for feature in features])
+    assert torch.equal(batch["attention_mask"].sum(1), lengths)
+
+
+def test_the_share_is_exact_and_specials_stay() -> None:
+    features = features_of("bpe", 24)
+    collator = collator_of("bpe", strategy="span", rate=0.15)
+    shares = []
+    for epoch in range(300):
+        collator.set_epoch(epoch)
+        labels = collator(features)["labels"]
+        shares.append(float((labels != -100).sum()))
+    ordinary = trained("bpe").ordinary
+    text = sum(int(ordinary[feature["input_ids"]].sum()) for feature in features)
+    deviation = float(np.std(shares)) / 300**0.5
+    assert abs(np.mean(shares) - 0.15 * text) < 4 * deviation
+    special = [0, *trained("bpe").special.around]
+    assert not np.isin(labels[labels != -100].numpy(), special).any()
+
+
+def test_forms_of_features_and_tokenizers(tmp_path: Any) -> None:
+    """Lists, arrays, tensors, bare ids; a backend, a folder, ours."""
+    features = features_of("wordpiece", 5)
+    expected = collator_of()(features)
+    bare = [feature["input_ids"] for feature in features]
+    arrays = [{name: np.asarray(column) for name, column in feature.items()} for feature in features]
+    tensors = [{name: torch.tensor(column) for name, column in feature.items()} for feature in features]
+    for form in (bare, arrays, tensors):
+        assert torch.equal(collator_of()(form)["input_ids"], expected["input_ids"])
+    wrapped("wordpiece").save_pretrained(tmp_path)
+    for tokenizer in (trained("wordpiece"), trained("wordpiece").backend, tmp_path, str(tmp_path)):
+        assert torch.equal(MaskingCollator(tokenizer)(features)["input_ids"], expected["input_ids"])
+    assert collator_of().tokenizer is not None, "Trainer saves it"
+    assert MaskingCollator(tmp_path).tokenizer is None
+
+
+def test_padding_changes_no_mask() -> None:
+    """To a multiple; on the left or the right already; by attention mask or by pad tokens."""
+    feature = {name: features_of("wordpiece", 1)[0][name] for name in ("input_ids", "attention_mask")}
+    length = len(feature["input_ids"])
+    alone = collator_of(rate=0.5)([feature])
+    wide = collator_of(rate=0.5, pad_to_multiple_of=64)([feature])
+    assert wide["input_ids"].shape == (1, 64)
+    left = {name: [0] * 5 + column for name, column in feature.items()}
+    right = {name: column + [0] * 5 for name, column in feature.items()}
+    by_id = {"input_ids": right["input_ids"]}
+    for batch, begin in (
+        (wide, 0),
+        (collator_of(rate=0.5)([left]), 5),
+        *((collator_of(rate=0.5)([f]), 0) for f in (right, by_id)),
+    ):
+        part = slice(begin, begin + length)
+        for name in ("input_ids", "labels"):
+            assert torch.equal(batch[name][:, part], alone[name])
+        assert batch["attention_mask"].sum() == length
+        assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
+
+
+def test_columns_that_say_what_may_be_masked() -> None:
+    ids = [2, 50, 51, 52, 53, 3]
+    collator = collator_of(strategy="random", rate=0.99)
+    batch = collator([{"input_ids": ids, "special_tokens_mask": [1, 0, 1, 0, 1, 1]}])
+    assert set((batch["labels"][0] != -100).nonzero().flatten().tolist()) <= {1, 3}
+    word = {"input_ids": ids, "word_starts": [0, 1, 0, 0, 0, 0]}
+    collator = collator_of(strategy="whole_word", rate=0.5)
+    seen = set()
+    for epoch in range(30):
+        collator.set_epoch(epoch)
+        seen.add(int((collator([word])["labels"] != -100).sum()))
+    assert seen == {0, 4}, "one word, as the column says"
+
+
+def test_workers_make_the_same_masks_and_learn_the_epoch() -> None:
+    """Forked and spawned, persistent or not; with a schedule, progress is that of the batch, not of the moment."""
+    features = features_of("wordpiece", 24)
+    schedule = {"kind": "linear", "start": 0.6, "end": 0.1}
+
+    def epochs(**options: Any) -> list[list[dict[str, torch.Tensor]]]:
+        collator = collator_of(rate=schedule)
+        loader = DataLoader(features, batch_size=4, collate_fn=collator, **options)  # type: ignore[arg-type]
+        made = []
+        for epoch in range(2):
+            collator.set_epoch(epoch, progress=epoch / 2, progress_a_batch=1 / 12)
+            made.append(list(loader))
+        return made
+
+    expected = epochs()
+    shares = [float((batch["labels"] != -100).sum() / batch["attention_mask"].sum()) for e in expected for batch in e]
+    assert shares[0] > shares[5] > shares[11]
+    assert not torch.equal(expected[0][0]["labels"], expected[1][0]["labels"])
+    for options in (
+        {"multiprocessing_context": "fork"},
+        {"multiprocessing_context": "fork", "persistent_workers": True},
+        {"multiprocessing_context": "spawn", "persistent_workers": True},
+    ):
+        for wanted, got in zip(expected, epochs(num_workers=2, **options), strict=True):
+            assert len(got) == 6
+            for one, two in zip(wanted, got, strict=True):
+                assert torch.equal(one["input_ids"], two["input_ids"]), options
+                assert torch.equal(one["labels"], two["labels"])
+
+
+def mixture_of(family: str, per: str) -> Masker:
+    parts = [{"strategy": "whole_word"}, {"strategy": "random"}]
+    content = {"units": {"kind": "mixture", "per": per, "parts": parts}, "rate": 0.4}
+    return Masker(MaskingSettings.model_validate(content), trained(family))
+
+
+def test_a_mixture_of_steps_differs_from_batch_to_batch() -> None:
+    """Without progress by the batch's number, which workers know as well; with it by the progress, also resumed."""
+    features = features_of("bpe", 3)
+    masker = mixture_of("bpe", "step")
+    ids = [feature["input_ids"] for feature in features]
+
+    def batches(epoch: int, workers: int = 0, begin: int = 0, a_batch: float = 0.0) -> list[torch.Tensor]:
+        collator = MaskingCollator.from_masker(masker)
+        collator.set_epoch(epoch, progress=begin * a_batch, progress_a_batch=a_batch)
+        loader = DataLoader(features * (16 - begin), batch_size=3, collate_fn=collator, num_workers=workers)  # type: ignore[arg-type]
+        return [batch["labels"] for batch in loader]
+
+    for epoch in range(2):
+        found = batches(epoch)
+        assert all(torch.equal(got, masker(ids, epoch=epoch, step=n).labels) for n, got in enumerate(found))
+        assert len({tuple(labels.flatten().tolist()) for labels in found}) == 2, "each part has its steps"
+        assert all(torch.equal(one, two) for one, two in zip(found, batches(epoch, workers=2), strict=True))
+    told = batches(1, a_batch=1 / 16)
+    assert len({tuple(labels.flatten().tolist()) for labels in told}) == 2
+    assert all(torch.equal(got, masker(ids, epoch=1, progress=n / 16).labels) for n, got in enumerate(told))
+    assert all(torch.equal(one, two) for one, two in zip(told[5:], batches(1, begin=5, a_batch=1 / 16), strict=True))
+
+
+def test_fixed_rows_of_a_mixture_of_steps_have_every_part() -> None:
+    """They are those of the same mixture by row."""
+    features = features_of("wordpiece", 24)
+    steps = MaskingCollator.from_masker(mixture_of("wordpiece", "step")).fixed(features, rate=0.4)
+    by_row = mixture_of("wordpiece", "row")
+    for row, feature in zip(steps, features, strict=True):
+        assert row["labels"] == by_row([feature["input_ids"]]).labels[0].tolist()
+
+
+def test_a_row_has_the_same_mask_in_any_batch() -> None:
+    features = features_of("unigram", 8)
+    together = collator_of("unigram")(features)
+    for number, feature in enumerate(features):
+        alone = collator_of("unigram")([feature])
+        length = len(feature["input_ids"])
+        assert torch.equal(alone["input_ids"][0], together["input_ids"][number, :length])
+
+
+def test_pickling_keeps_everything() -> None:
+    collator = collator_of("bpe", strategy="frequency", frequencies=np.arange(trained("bpe").vocab_size) + 1)
+    collator.set_epoch(7)
+    copy = pickle.loads(pickle.dumps(collator))
+    features = features_of("bpe", 4)
+    assert torch.equal(copy(features)["input_ids"], collator(features)["input_ids"])
+    copy.set_epoch(8)
+    assert not torch.equal(copy(features)["labels"], collator(features)["labels"]), "a copy has a time of its own"
+    next(iter(DataLoader(features, collate_fn=copy, num_workers=1)))  # type: ignore[arg-type]
+
+
+def test_fixed_rows_are_the_same_in_every_epoch() -> None:
+    features = features_of("wordpiece", 10)
+    collator = collator_of(rate=0.4, strategy="whole_word")
+    fixed = collator.fixed(features, rate=0.2)
+    assert len(fixed) == 10
+    first = collator(fixed.__getitems__(range(10)))
+    collator.set_epoch(3)
+    assert all(torch.equal(first[name], again) for name, again in collator([fixed[n] for n in range(10)]).items())
+    masker = Masker.from_tokenizer(trained("wordpiece"), strategy="whole_word", rate=0.2)
+    masked = masker([feature["input_ids"] for feature in features])
+    assert torch.equal(first["input_ids"], masked.input_ids)
+    assert torch.equal(first["labels"], masked.labels)
+    assert "token_type_ids" in first
+    both = collator.fixed({"one": features, "two": features[:3]})
+    assert [len(both[name]) for name in ("one", "two")] == [10, 3]
+
+
+def test_positions_are_passed_on() -> None:
+    features = [
+        {"input_ids": [2, 50, 51, 3], "position_ids": [4, 5, 6, 7]},
+        {"input_ids": [2, 52, 3], "position_ids": [0, 1, 1]},
+    ]
+    collator = collator_of(rate=0.5)
+    for rows in (features, collator.fixed(features).__getitems__([0, 1])):
+        batch = collator(rows)
+        assert batch["position_ids"].tolist() == [[4, 5, 6, 7], [0, 1, 1, 0]]
+    assert sorted(batch) == ["attention_mask", "input_ids", "labels", "position_ids"]
+
+
+def test_static_settings_need_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    settings = MaskingSettings.model_validate({"strategy": "span", "static": True})
+    collator = MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
+    features = features_of("wordpiece", 3)
+    first = collator(features)
+    collator.set_epoch(1)
+    assert torch.equal(collator(features)["labels"], first["labels"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_row_that_comes_again_without_an_epoch_is_said_once(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], num_workers: int
+) -> None:
+    collator = collator_of()
+    features = features_of("wordpiece", 8)
+    loader = DataLoader(features, batch_size=2, collate_fn=collator, num_workers=num_workers)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        list(loader)
+        assert collator._clock._first_key.tolist()[1] == 0
+        list(loader)
+        list(loader)
+    assert collator._clock._first_key.tolist()[1] == 1
+    if num_workers == 0:
+        assert [record.message for record in caplog.records] == [
+            "a row came a second time, but the collator was told of no epoch, so its mask is the same: give the "
+            "Trainer callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks that "
+            "never change, say static=true in the masking settings"
+        ]
+    told = collator_of()
+    caplog.clear()
+    for epoch in range(2):
+        told.set_epoch(epoch)
+        told(features)
+    assert not caplog.records
+
+
+def test_annotations_are_handed_to_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def starts(self: TokenUnits, rows: FlatRows, tables: Tables) -> torch.Tensor:
+        seen.append(rows.annotation("tags", "a strategy of this test"))
+        return torch.ones_like(rows.maskable_T)
+
+    monkeypatch.setattr(TokenUnits, "starts", starts)
+    collator = collator_of(strategy="random")
+    features = [
+        {"input_ids": [2, 50, 51, 3], "tags": [0, 7, 8, 0], "text": "a b", "scores": [0.5, 1.0, 1.0, 1.0], "idx": 1},
+        {"input_ids": [2, 52, 3], "tags": [0, 9, 0], "text": "c", "scores": [1.0, 2.0, 2.0], "idx": 2},
+    ]
+    batch = collator(features)
+    assert seen[-1].tolist() == [0, 7, 8, 0, 0, 9, 0, 0]
+    assert sorted(batch) == ["attention_mask", "input_ids", "labels"]
+    for feature in features:
+        del feature["tags"]
+    message = (
+        r"a strategy of this test needs the annotation 'tags', .*\. The collator sees the columns input_ids, text, "
+        r"scores, idx\. transformers' Trainer drops those that the model does not take, unless "
+        r"TrainingArguments\(remove_unused_columns=False\)"
+    )
+    with pytest.raises(DataError, match=message):
+        collator(features)
+    ragged = [{"input_ids": [2, 50, 3], "tags": [0, 1]}, {"input_ids": [2, 50, 3], "tags": [0, 1, 0]}]
+    with pytest.raises(DataError, match="an annotation is a column of one integer a token"):
+        collator(ragged)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([{"text": "a"}], "the features have no input_ids; they have text"),
+        ([{"input_ids": [2, 3]}, {}], "feature 1 has no input_ids, which others have"),
+        (
+            [{"input_ids": [2, 3], "attention_mask": [1, 1]}, {"input_ids": [2, 3]}],
+            "feature 1 has no attention_mask, which others have",
+        ),
+        ([[2**63, 2**63]], "input_ids of feature 0 is not a list of integers"),
+        ([{"input_ids": [2, 3], "attention_mask": [1]}], "feature 0 has 2 input_ids but 1 attention_mask; it wants"),
+        (
+            [{"input_ids": [2, 3], "attention_mask": [1, 1]}, {"input_ids": [2, 50, 3], "attention_mask": [1, 2, 2]}],
+            "attention_mask of feature 1 holds 2; it wants 1 at tokens and 0 at padding",
+        ),
+        ([{"input_ids": [2.5, 3]}], "input_ids of feature 0 is not a list of integers"),
+        ([{"input_ids": [[2], [3]]}], "input_ids of feature 0 is not a list of integers"),
+        ([{"input_ids": [2, 3], "labels": [2, 3]}], "feature 0 has labels of its own, but the labels are what"),
+    ],
+)
+def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        collator_of()(features)
+
+
+def test_settings_that_are_wrong() -> None:
+    with pytest.raises(SettingsError, match="id 9999 lies outside"):
+        collator_of()([{"input_ids": [2, 9999]}])
+    with pytest.raises(SettingsError, match="unknown strategy 'spam'"):
+        collator_of(strategy="spam")
+    with pytest.raises(SettingsError, match="pad_to_multiple_of is a number from 1 on, not 0"):
+        collator_of(pad_to_multiple_of=0)
+    with pytest.raises(SettingsError, match=r"frequency of each of the .* `unmask.count_tokens\(dataset, tokenizer\)`"):
+        collator_of(strategy="frequency")
+    with pytest.raises(SettingsError, match="needs the score 'loss', which a model makes as it trains"):
+        collator_of(strategy="adaptive")
+    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
+        collator_of(rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"})
+    inverse = {"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}
+    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
+        collator_of(strategy="entity", rate=inverse)
+    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}})
+    with pytest.raises(SettingsError, match="needs the score 'pos_loss', which a model makes as it trains"):
+        MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
+    with pytest.raises(SettingsError, match=r"fixed: rate.* = 1.5"):
+        collator_of().fixed([], rate=1.5)
+    with pytest.raises(SettingsError, match="generator has no rows by number, so their masks cannot be fixed"):
+        collator_of().fixed(feature for feature in [{"input_ids": [2, 3]}])
+    for options in ({"epoch": -1}, {"epoch": 0, "progress": 2.0}, {"epoch": 0, "progress_a_batch": -1.0}):
+        with pytest.raises(SettingsError, match="an epoch is a number from 0 on and progress a share from 0 to 1"):
+            collator_of().set_epoch(**options)  # type: ignore[arg-type]
+    with pytest.raises(TokenizerError, match="int is not a tokenizer that can be used"):
+        MaskingCollator(3)
+
+
+def test_counting_tokens() -> None:
+    counts = count_tokens([{"input_ids": [2, 50, 50, 3]}, {"input_ids": [2, 51, 3]}] * 700, trained("wordpiece"))
+    assert counts.shape == (trained("wordpiece").vocab_size,)
+    assert {int(n): int(counts[n]) for n in counts.nonzero()[0]} == {2: 1400, 3: 1400, 50: 1400, 51: 700}
+    assert (count_tokens([[2, 50, 50, 3], [2, 51, 3]] * 700, trained("wordpiece")) == counts).all(), "lists of ids"
+    with pytest.raises(SettingsError, match="id 999 lies outside"):
+        count_tokens([{"input_ids": [999]}], trained("wordpiece"))
+    with pytest.raises(DataError, match="feature 0 has no input_ids"):
+        count_tokens([{"ids": [9]}], trained("wordpiece"))
+
+
+def test_an_empty_batch() -> None:
+    batch = collator_of()([])
+    assert batch["input_ids"].shape == (0, 0)

@@ -1,0 +1,305 @@
+"""transformers' own `Trainer` with our collator, on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.masking.collator_helpers import FAMILIES, features_of, wrapped
+from unmask import MaskingCollator
+from unmask.errors import DataError
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+datasets = pytest.importorskip("datasets")
+
+# Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+Batch = dict[str, torch.Tensor]
+
+
+def model_of(kind: str, tokenizer: Any) -> Any:
+    """A tiny model that notes each batch it sees, and whether in training."""
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "max_position_embeddings": 64, "pad_token_id": tokenizer.pad_token_id}
+    torch.manual_seed(0)
+    if kind == "bert":
+        base, config = transformers.BertForMaskedLM, transformers.BertConfig(**sizes)
+    else:
+        ids = {f"{role}_token_id": 0 for role in ("bos", "eos", "cls", "sep")}
+        base, config = transformers.ModernBertForMaskedLM, transformers.ModernBertConfig(**sizes, **ids)
+
+    class Noting(base):  # type: ignore[misc, valid-type]
+        seen: list[tuple[bool, Batch]]
+
+        def forward(
+            self,
+            input_ids: torch.Tensor | None = None,
+            attention_mask: torch.Tensor | None = None,
+            labels: torch.Tensor | None = None,
+        ) -> Any:
+            assert input_ids is not None
+            assert labels is not None
+            self.seen.append((self.training, {"input_ids": input_ids.clone(), "labels": labels.clone()}))
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+    model = Noting(config)
+    model.seen = []
+    return model
+
+
+def train(
+    out: Path, family: str, *, kind: str = "bert", evaluate: Any = None, collator: Any = None, **arguments: Any
+) -> tuple[Any, Any]:
+    """Two epochs of three steps; returns the trainer and its model."""
+    tokenizer = wrapped(family)
+    model = model_of(kind, tokenizer)
+    collator = collator or MaskingCollator(tokenizer, strategy="whole_word", rate=0.3, seed=1)
+    features = features_of(family, 24)
+    columns = {name: [feature[name] for feature in features] for name in features[0]}
+    options = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "save_strategy": "no",
+        "seed": 3,
+    }
+    callback = arguments.pop("callback", True)
+    resume = arguments.pop("resume", None)
+    stream = arguments.pop("stream", lambda rows: rows)
+    trainer = transformers.Trainer(
+        model,
+        transformers.TrainingArguments(output_dir=str(out), **options | arguments),
+        train_dataset=stream(datasets.Dataset.from_dict(columns)),
+        eval_dataset=evaluate if evaluate is None else evaluate(collator, features[:6]),
+        data_collator=collator,
+        callbacks=[collator.callback] if callback else [],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, model
+
+
+def by_row(batches: list[Batch]) -> dict[tuple[int, ...], list[int]]:
+    """The labels of each row, by its original ids."""
+    found = {}
+    for batch in batches:
+        for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+            original = torch.where(labels != -100, labels, ids).tolist()
+            end = max(n for n, id_ in enumerate(original) if id_) + 1
+            found[tuple(original[:end])] = labels.tolist()[:end]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("wordpiece", "bert"),
+        ("bpe", "modernbert"),
+        *(pytest.param(family, "bert", marks=pytest.mark.slow) for family in FAMILIES if family != "wordpiece"),
+    ],
+)
+def test_masks_are_those_of_the_epoch_for_any_number_of_workers(tmp_path: Path, family: str, kind: str) -> None:
+    seen = {}
+    for name, options in {
+        "none": {},
+        "two": {"dataloader_num_workers": 2},
+        "stay": {"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
+    }.items():
+        trainer, model = train(tmp_path / name, family, kind=kind, **options)
+        assert trainer.state.global_step == 6
+        assert all(training for training, _ in model.seen)
+        seen[name] = [batch for _, batch in model.seen]
+    for name in ("two", "stay"):
+        for one, two in zip(seen["none"], seen[name], strict=True):
+            assert torch.equal(one["input_ids"], two["input_ids"])
+            assert torch.equal(one["labels"], two["labels"])
+    first, second = by_row(seen["none"][:3]), by_row(seen["none"][3:])
+    assert first.keys() == second.keys()
+    assert len(first) == 24
+    assert sum(first[row] != second[row] for row in first) > 18, "each epoch draws anew"
+    for epoch, masks in enumerate((first, second)):
+        collator = MaskingCollator(wrapped(family), strategy="whole_word", rate=0.3, seed=1)
+        collator.set_epoch(epoch)
+        assert masks == by_row([collator([{"input_ids": list(row)} for row in masks])])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_has_fixed_masks_amid_epochs_that_change(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        _, model = train(
+            tmp_path,
+            "bpe",
+            evaluate=lambda collator, features: collator.fixed(features),
+            eval_strategy="steps",
+            eval_steps=2,
+            dataloader_num_workers=workers,
+            dataloader_persistent_workers=workers > 0,
+        )
+    assert not [record for record in caplog.records if record.name == "unmask"]
+    evaluated = [batch for training, batch in model.seen if not training]
+    assert len(evaluated) == 3
+    for batch in evaluated[1:]:
+        assert torch.equal(batch["input_ids"], evaluated[0]["input_ids"])
+        assert torch.equal(batch["labels"], evaluated[0]["labels"])
+    assert (evaluated[0]["labels"] != -100).sum() > 10
+    trained = by_row([batch for training, batch in model.seen if training][:3])
+    _, plain = train(tmp_path / "plain", "bpe")
+    assert trained == by_row([batch for _, batch in plain.seen][:3]), "evaluation moves nothing in training"
+
+
+def test_an_evaluation_whose_masks_would_move_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        train(tmp_path, "wordpiece", evaluate=lambda _, features: features, eval_strategy="epoch")
+    said = [record.message for record in caplog.records if record.name == "unmask"]
+    assert said == [
+        "the masks of this evaluation change from epoch to epoch, and its loss with them: give the Trainer "
+        "eval_dataset=collator.fixed(eval_dataset)"
+    ]
+
+
+def test_without_the_callback_it_is_said_that_masks_repeat(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        _, model = train(tmp_path, "wordpiece", callback=False)
+    said = [record.message for record in caplog.records if record.name == "unmask"]
+    assert len(said) == 1
+    assert "give the Trainer callbacks=[collator.callback]" in said[0]
+    batches = [batch for _, batch in model.seen]
+    assert by_row(batches[:3]) == by_row(batches[3:])
+
+
+def test_the_rate_follows_the_progress(tmp_path: Path) -> None:
+    """Steps done of all steps, for each batch, also with several batches a step and with workers."""
+    tokenizer = wrapped("wordpiece")
+    for options in ({}, {"dataloader_num_workers": 2}, {"gradient_accumulation_steps": 3, "num_train_epochs": 2}):
+        rate = {"kind": "steps", "places": (0.0, 0.5), "rates": (0.9, 0.1)}
+        collator = MaskingCollator(tokenizer, strategy="random", rate=rate)
+        _, model = train(tmp_path, "wordpiece", collator=collator, **options)
+        targets = [int((batch["labels"] != -100).sum()) for _, batch in model.seen]
+        assert len(targets) == 6
+        assert min(targets[:3]) > 3 * max(targets[3:]), options
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}], ids=["plain", "two", "workers"]
+)
+def test_an_evaluation_without_fixed_masks_moves_no_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Three batches of evaluation after each step, also of a dict of data sets."""
+    rate = {"kind": "linear", "start": 0.9, "end": 0.1}
+    options = options | {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "num_train_epochs": 1}
+
+    def labels(name: str, **more: Any) -> list[torch.Tensor]:
+        collator = MaskingCollator(wrapped("wordpiece"), strategy="random", rate=rate)
+        _, model = train(tmp_path / name, "wordpiece", collator=collator, **options, **more)
+        return [batch["labels"] for training, batch in model.seen if training]
+
+    alone = labels("alone")
+    assert len(alone) == 6
+    targets = [int((batch != -100).sum()) for batch in alone]
+    assert sum(targets[:2]) > 1.5 * sum(targets[4:])
+    every = {"eval_strategy": "steps", "eval_steps": 1}
+    one = labels("one", evaluate=lambda _, features: features, **every)
+    several = labels("several", evaluate=lambda _, features: {"a": features, "b": features[:2]}, **every)
+    for evaluated in (one, several):
+        assert all(torch.equal(a, b) for a, b in zip(alone, evaluated, strict=True))
+
+
+def test_a_resumed_training_goes_on_with_its_epoch(tmp_path: Path) -> None:
+    whole, model = train(tmp_path, "bpe", save_strategy="steps", save_steps=4)
+    assert whole.state.global_step == 6
+    _, resumed = train(tmp_path, "bpe", save_strategy="no", resume=str(tmp_path / "checkpoint-4"))
+    for one, two in zip(model.seen[4:], resumed.seen, strict=True):
+        assert torch.equal(one[1]["input_ids"], two[1]["input_ids"])
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """Rows one by one, which come twice."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = [*rows, *rows]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
+
+
+class SizedStream(Stream):
+    """Rows one by one, which come once and are as many as it says."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = [*rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+STREAMS = {"unknown length": Stream, "known length": SizedStream, "rows by number": list}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop: int, workers: int) -> None:
+    """Also where the rows are a stream, whose batches are made again to be skipped; in its first epoch and later."""
+    options = {
+        "stream": STREAMS[name],
+        "num_train_epochs": 1,
+        "max_steps": 6,
+        "gradient_accumulation_steps": 2,
+        "per_device_train_batch_size": 4,
+        "dataloader_num_workers": workers,
+    }
+
+    def labels(**more: Any) -> list[torch.Tensor]:
+        rate = {"kind": "linear", "start": 0.9, "end": 0.1}
+        collator = MaskingCollator(wrapped("wordpiece"), strategy="random", rate=rate)
+        _, model = train(tmp_path, "wordpiece", collator=collator, **options, **more)
+        return [batch["labels"] for _, batch in model.seen]
+
+    whole = labels(save_strategy="steps", save_steps=stop)
+    assert len(whole) == 12
+    rest = labels(resume=str(tmp_path / f"checkpoint-{stop}"))
+    assert len(rest) == 12 - 2 * stop
+    assert all(torch.equal(one, two) for one, two in zip(whole[2 * stop :], rest, strict=True))
+
+
+def test_a_column_that_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the column, and with `remove_unused_columns=False`, it arrives."""
+    from unmask.masking.units import TokenUnits
+
+    monkeypatch.setattr(TokenUnits, "starts", lambda _, rows, __: rows.annotation("tags", "this test") > 0)
+    tokenizer = wrapped("wordpiece")
+    features = [{**feature, "tags": [1] * len(feature["input_ids"])} for feature in features_of("wordpiece", 8)]
+
+    def run(**options: Any) -> Any:
+        collator = MaskingCollator(tokenizer, strategy="random")
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True,
+            dataloader_pin_memory=False, save_strategy="no", **options,
+        )  # fmt: skip
+        model = model_of("bert", tokenizer)
+        callbacks = [collator.callback]
+        dataset = datasets.Dataset.from_list(features).remove_columns("token_type_ids")
+        transformers.Trainer(
+            model, arguments, train_dataset=dataset, data_collator=collator, callbacks=callbacks
+        ).train()
+        return model
+
+    with pytest.raises(DataError, match=r"this test needs the annotation 'tags'.*remove_unused_columns=False"):
+        run()
+    assert (run(remove_unused_columns=False).seen[0][1]["labels"] != -100).any()
+
+
+def test_the_tokenizer_is_saved_beside_the_model(tmp_path: Path) -> None:
+    trainer, _ = train(tmp_path / "run", "unigram")
+    trainer.save_model(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "tokenizer.json").is_file()

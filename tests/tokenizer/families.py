@@ -1,0 +1,45 @@
+"""A tokenizer of each family over the same text, and its words written out."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from tests.conftest import make_text
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram, train_wordpiece
+
+SENTENCE = "I can't say,  well-known 3rd naïve 中文!\n\nwe're 😀 ok... 12,000 Zoë_x"
+TEXT = make_text(60) + "\n" + (SENTENCE + "\n") * 3
+FAMILIES = ("wordpiece", "bpe", "bpe_prefix", "unigram", "char")
+
+
+@functools.cache
+def trained(family: str) -> Tokenizer:
+    def texts() -> list[str]:
+        return TEXT.split("\n\n")
+
+    backend = {
+        "wordpiece": lambda: train_wordpiece(texts, vocab_size=220),
+        "bpe": lambda: train_bpe(texts, vocab_size=340),
+        "bpe_prefix": lambda: train_bpe(texts, vocab_size=340, add_prefix_space=True),
+        "unigram": lambda: train_unigram(texts, vocab_size=220),
+        "char": lambda: train_chars(texts),
+    }[family]()
+    return Tokenizer(backend)
+
+
+def words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words of a text, without marks."""
+    encoded = tokenizer.encode_corpus([text])[0]
+    spell = tokenizer.word_starts.spelling.text_bytes
+    pieces = [spell(tokenizer.token(int(i))) for i in encoded.input_ids]
+    starts = np.flatnonzero(encoded.word_starts)
+    assert starts[0] == 0
+    return [b"".join(pieces[a:b]).decode() for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+
+
+def bare_characters() -> Tokenizer:
+    """A tokenizer that puts nothing around a text."""
+    return Tokenizer(train_chars(lambda: ["What, art thou dead?"], bare=True))

@@ -1,0 +1,225 @@
+"""Characters to tokens, for every family of tokenizers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokenizer.families import FAMILIES, SENTENCE, trained
+from unmask.errors import DataError
+from unmask.text.spans import Span
+from unmask.tokenizer.alignment import TextPlaces, column_type
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def aligned(tokenizer: Tokenizer, texts: list[str], column: str, spans: list[list[Span]], labels: list[str]):  # type: ignore[no-untyped-def]
+    encoded, places = tokenizer.encode_placed(texts)
+    found = TextPlaces(texts, places).align(column, [{column: tuple(each)} for each in spans], labels)
+    return encoded, places, found
+
+
+def covered(tokenizer: Tokenizer, text: str, part: str) -> list[tuple[str, bool]]:
+    """The tokens that belong to the only span, which is the first `part` of the text, and whether it begins there."""
+    begin = text.index(part)
+    encoded, _, found = aligned(tokenizer, [text], "entities", [[Span(begin, begin + len(part), "X")]], ["X"])
+    assert found.spans == 1
+    assert set(found.values.tolist()) <= {0, 2, 3}
+    pairs = zip(encoded.input_ids, found.values, strict=True)
+    return [(tokenizer.token(int(i)), bool(value & 1)) for i, value in pairs if value]
+
+
+TEXT = "the king sees the queen in the garden"
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("wordpiece", ["king", "sees", "the", "queen"]),
+        ("bpe", ["Ġking", "Ġsees", "Ġthe", "Ġqueen"]),
+        ("bpe_prefix", ["Ġking", "Ġsees", "Ġthe", "Ġqueen"]),
+        ("unigram", ["▁king", "▁sees", "▁the", "▁queen"]),
+        ("char", list("king sees the queen")),
+    ],
+)
+def test_a_span_takes_its_tokens_and_no_others(family: str, expected: list[str]) -> None:
+    """Also the space before it where tokens carry theirs, and spaces within; never the space behind."""
+    found = covered(trained(family), TEXT, "king sees the queen")
+    tokens = [token for token, _ in found]
+    spelled = "".join(tokens).replace("##", "").replace("Ġ", " ").replace("▁", " ").replace(" ", "")
+    assert spelled == "kingseesthequeen"
+    if len(tokens) == len(expected):
+        assert tokens == expected
+    assert [begins for _, begins in found] == [True] + [False] * (len(found) - 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_multi_byte_characters_and_accents(family: str) -> None:
+    """Byte-level tokens for parts of a character belong to its span, all of them."""
+    tokenizer = trained(family)
+    for part in ("中文", "😀", "Zoë", "naïve"):
+        ids = tokenizer.encode_corpus([SENTENCE])[0].input_ids
+        found = covered(tokenizer, SENTENCE, part)
+        assert found[0][1]
+        assert 1 <= len(found) <= len(ids)
+        if family.startswith("bpe"):
+            spell = tokenizer.word_starts.spelling.text_bytes
+            assert b"".join(spell(token) for token, _ in found).strip() == part.encode()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(alphabet=SENTENCE + " \n中é", max_size=30), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_against_the_definition(family: str, texts: list[str], seed: int) -> None:
+    """One token at a time: it belongs to the first span with which it shares a character that is no white space."""
+    rng = random.Random(seed)
+    spans = []
+    for text in texts:
+        cuts = sorted(rng.choices(range(len(text) + 1), k=6))
+        pairs = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=True) if a < b]
+        spans.append([Span(a, b, rng.choice("XYZ")) for a, b in pairs])
+    tokenizer = trained(family)
+    _, places, found = aligned(tokenizer, texts, "entities", spans, ["X", "Y", "Z"])
+    text_begin = np.cumsum([0, *map(len, texts)])
+    text_of = np.repeat(np.arange(len(texts)), places.lengths)
+    owners: list[tuple[int, int] | None] = []
+    for begin, end, text in zip(places.begin, places.end, text_of, strict=True):
+        inked = [c - text_begin[text] for c in range(begin, end) if not "".join(texts)[c].isspace()]
+        owning = [(int(text), n) for c in inked for n, span in enumerate(spans[text]) if span.begin <= c < span.end]
+        owners.append(min(owning) if owning else None)
+    for owner, value in zip(owners, found.values.tolist(), strict=True):
+        if owner is not None:
+            text, number = owner
+            assert value >> 1 == 1 + "XYZ".index(spans[text][number].label)
+    inside = [n for n, value in enumerate(found.values.tolist()) if value]
+    for place in inside:  # what is inside without sharing ink lies within a span, or is the mark of its first word
+        if owners[place] is None:
+            after = next((owner for owner in owners[place:] if owner is not None), None)
+            before = next((owner for owner in owners[place::-1] if owner is not None), None)
+            assert after is not None
+            assert before == after or places.word_starts[place]
+    met = {owner for owner in owners if owner is not None}
+    assert int((found.values & 1).sum()) == len(met) == found.spans - found.lost
+
+
+def test_spans_side_by_side_and_a_token_that_two_share() -> None:
+    tokenizer = trained("wordpiece")
+    text = "the king sees"
+    spans = [[Span(0, 3, "A"), Span(4, 8, "A"), Span(9, 11, "B"), Span(11, 13, "A")]]
+    encoded, _, found = aligned(tokenizer, [text], "entities", spans, ["A", "B"])
+    assert [tokenizer.token(int(i)) for i in encoded.input_ids] == ["the", "king", "sees"]
+    assert found.values.tolist() == [3, 3, 5]
+    assert (found.spans, found.lost) == (4, 1)
+
+
+def test_a_lone_mark_goes_with_its_word() -> None:
+    """Unigram spells ` 中` as a mark and a character."""
+    tokenizer = trained("unigram")
+    text = "ok 中文 ok"
+    tokens = [tokenizer.token(int(i)) for i in tokenizer.encode_corpus([text])[0].input_ids]
+    assert "▁" in tokens
+    assert covered(tokenizer, text, "中文")[0] == ("▁", True)
+
+
+def test_parts_of_speech_are_label_numbers() -> None:
+    tokenizer = trained("wordpiece")
+    spans = [[Span(0, 3, "DET"), Span(4, 8, "NOUN"), Span(9, 13, "VERB")]]
+    _, _, found = aligned(tokenizer, ["the king sees"], "pos", spans, ["DET", "NOUN", "VERB"])
+    assert found.values.tolist() == [1, 2, 3]
+
+
+def unpacked(values: np.ndarray) -> list[tuple[int, int, int, int]]:
+    return [(v >> 25, v >> 24 & 1, v >> 12 & 4095, v & 4095) for v in values.tolist()]
+
+
+def test_subtrees_are_written_as_tokens_before_and_behind() -> None:
+    """`the king sees the queen`: king has the article, sees has all of it; then a second text."""
+    tokenizer = trained("wordpiece")
+    words = [Span(0, 3, "det", 1), Span(4, 8, "nsubj", 1), Span(9, 13, "root", 0), Span(14, 17, "det", 1)]
+    words.append(Span(18, 23, "obj", -2))
+    encoded, _, found = aligned(
+        tokenizer,
+        ["the king sees the queen", "the"],
+        "dependencies",
+        [words, [Span(0, 3, "det")]],
+        ["det", "nsubj", "obj", "root"],
+    )
+    assert [tokenizer.token(int(i)) for i in encoded.input_ids] == ["the", "king", "sees", "the", "queen", "the"]
+    assert unpacked(found.values) == [
+        (1, 0, 0, 0), (2, 1, 1, 0), (4, 1, 2, 2), (1, 0, 0, 0), (3, 1, 1, 0), (1, 0, 0, 0),
+    ]  # fmt: skip
+
+
+def test_subtrees_that_are_not_contiguous_or_cut() -> None:
+    """`the` hangs on `queen` two words on, around `king`; and a head that was cut away makes a root."""
+    tokenizer = trained("wordpiece")
+    words = [Span(0, 3, "a", 2), Span(4, 8, "a", 5), Span(9, 14, "a", 0)]
+    _, _, found = aligned(tokenizer, ["the king queen"], "dependencies", [words], ["a"])
+    assert unpacked(found.values) == [(1, 0, 0, 0), (1, 0, 0, 0), (1, 1, 0, 0)]
+
+
+def word_at(words: list[Span], begin: int, end: int, text: str) -> int | None:
+    """The first word that shares a letter with a token."""
+    inked = [c for c in range(begin, end) if text[c] != " "]
+    return next((n for n, word in enumerate(words) for c in inked if word.begin <= c < word.end), None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_subtrees_of_random_trees_against_walking_them(family: str) -> None:
+    """Words of every family's tokens; subtrees found by asking each word for the words above it."""
+    tokenizer, rng = trained(family), random.Random(3)
+    texts, spans = [], []
+    for _ in range(30):
+        forms = [rng.choice(["king", "mountaineer", "sees", "philosopher"]) for _ in range(rng.randint(1, 9))]
+        ends = list(itertools.accumulate(len(form) + 1 for form in forms))
+        order = rng.sample(range(len(forms)), len(forms))  # each word hangs on one before it in this order
+        heads = {order[0]: order[0]} | {w: rng.choice(order[:n]) for n, w in enumerate(order) if n}
+        texts.append(" ".join(forms))
+        pairs = enumerate(zip(forms, ends, strict=True))
+        spans.append([Span(end - len(form) - 1, end - 1, "a", heads[n] - n) for n, (form, end) in pairs])
+    _, places, found = aligned(tokenizer, texts, "dependencies", spans, ["a"])
+    place = np.stack([places.begin, places.end], 1)
+    token = begin = checked = 0
+    for text, words, length in zip(texts, spans, places.lengths, strict=True):
+        word_of = [word_at(words, int(b) - begin, int(e) - begin, text) for b, e in place[token : token + length]]
+        begin += len(text)
+        for n in range(len(word_of) - 1):  # a lone mark of a space
+            if word_of[n] is None and not places.word_starts[token + n + 1]:
+                word_of[n] = word_of[n + 1]
+        for number in range(len(words)):
+            under = set()
+            for other in range(len(words)):
+                above = other
+                while above != number and words[above].head:
+                    above += words[above].head
+                if above == number:
+                    under.add(other)
+            own = [n for n, w in enumerate(word_of) if w == number]
+            contiguous = under == set(range(min(under), max(under) + 1))
+            tokens = [n for n, w in enumerate(word_of) if w in (under if contiguous else {number})]
+            for n in own:
+                value = found.values[token + n]
+                assert (value >> 12 & 4095, value & 4095) == (n - min(tokens), max(tokens) - n)
+                assert (value >> 24 & 1) == (len(under) > 1)
+                checked += 1
+        token += int(length)
+    assert checked > 100
+
+
+def test_labels_that_were_not_announced() -> None:
+    with pytest.raises(DataError, match="the label 'B' of entities was not announced; known are A"):
+        aligned(trained("char"), ["the king"], "entities", [[Span(0, 3, "B")]], ["A"])
+
+
+def test_the_smallest_type_is_chosen() -> None:
+    assert [column_type("entities", n) for n in (127, 128)] == [np.uint8, np.uint16]
+    assert [column_type("pos", n) for n in (255, 256)] == [np.uint8, np.uint16]
+    assert column_type("dependencies", 127) == np.uint32
+    with pytest.raises(DataError, match="128 roles of dependencies are more than 127"):
+        column_type("dependencies", 128)
+    with pytest.raises(DataError, match="40,000 labels of entities are more than can be stored"):
+        column_type("entities", 40_000)

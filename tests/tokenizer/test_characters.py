@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.tokenizer.word_starts import Kind, edge_kinds, kind_of, kinds_of_bytes
+
+
+@pytest.mark.parametrize(
+    ("characters", "kind"),
+    [
+        (" \n\t\u00a0\u3000", Kind.SPACE),
+        ("aÉжあ가ไ", Kind.LETTER),
+        ("0९½²", Kind.DIGIT),
+        (".,'-_$+~—。«", Kind.PUNCTUATION),
+        ("😀€→\u200b", Kind.SYMBOL),
+        ("中㐀\U00020000", Kind.IDEOGRAPH),
+        ("\u0301\u093f\ufe0f\u200d", Kind.MARK),
+    ],
+)
+def test_kinds(characters: str, kind: Kind) -> None:
+    assert {kind_of(character) for character in characters} == {kind}
+
+
+def test_accents_at_the_end_count_as_their_letter() -> None:
+    assert edge_kinds("\u0301.e\u0301") == (Kind.MARK, Kind.LETTER)
+    assert edge_kinds("\u0301") == (Kind.MARK, Kind.MARK)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5))
+def test_kinds_of_bytes_are_those_of_their_characters(texts: list[str]) -> None:
+    utf8 = [text.encode() for text in texts]
+    begins = np.concatenate([np.arange(len(part)) == 0 for part in utf8])
+    found = kinds_of_bytes(np.frombuffer(b"".join(utf8), dtype=np.uint8), begins)
+    expected = [kind_of(a) for text in texts for a in text for _ in a.encode()]
+    assert found.tolist() == expected
+
+
+@given(st.binary(min_size=1, max_size=20))
+def test_any_bytes_have_kinds(content: bytes) -> None:
+    begins = np.arange(len(content)) == 0
+    assert len(kinds_of_bytes(np.frombuffer(content, dtype=np.uint8), begins)) == len(content)
+
+
+def test_a_character_that_is_cut_off_is_no_character() -> None:
+    half = np.frombuffer("中".encode()[:2] + "中".encode()[2:], dtype=np.uint8)
+    assert kinds_of_bytes(half, np.array([True, False, False])).tolist() == [Kind.IDEOGRAPH] * 3
+    assert kinds_of_bytes(half, np.array([True, False, True])).tolist() == [Kind.SYMBOL] * 3

@@ -1,0 +1,206 @@
+"""New words: found by hand-counted savings, added to each family, and everything else stays as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from tests.conftest import make_text
+from tests.tokenizer.families import TEXT, bare_characters, trained, words
+from unmask.errors import TokenizerError
+from unmask.tokenizer.extension import Extension, NewWord, extend_vocabulary, unigram_scores
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, with_special_tokens
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_unigram
+
+WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")
+NEW = "the allocator and the constructors of std::allocator; (constructors) allocators, the allocator's constructors\n"
+SENTENCES = [*make_text(20, seed=9).split("\n\n"), NEW, "Allocators deallocate: pre-allocator naïve 中文 12,000!", ""]
+
+
+def wordpiece(entries: str) -> Tokenizer:
+    """A vocabulary by hand."""
+    vocab = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, *entries.split()])}
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return Tokenizer(with_special_tokens(backend, mask_takes_space=False))
+
+
+def extended(family: str, most: int = 12) -> Extension:
+    return extend_vocabulary(trained(family), [TEXT, NEW * 100], most)
+
+
+def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.token(int(id_)) for id_ in tokenizer.encode_corpus([text])[0].input_ids]
+
+
+def test_by_hand() -> None:
+    """abcd stands 6 times in 4 pieces (18 saved), bcd 8 times in 3 (16), dc too seldom, ab is one piece already."""
+    tokenizer = wordpiece("a b c d ab ##a ##b ##c ##d , the")
+    texts = ["ABCD, bcd the ab"] * 6 + ["bcd ab, , the"] * 2 + ["dcd"] * 4
+    # abcd is ab ##c ##d: 3 pieces, 6 x 2 = 12 saved; bcd is b ##c ##d: 8 x 2 = 16 saved.
+    found = extend_vocabulary(tokenizer, texts, 5)
+    assert [(word.entry, word.count, word.saved) for word in found.words] == [("bcd", 8, 16), ("abcd", 6, 12)]
+    assert [[tokenizer.token(id_) for id_ in word.pieces] for word in found.words] == [
+        ["b", "##c", "##d"],
+        ["ab", "##c", "##d"],
+    ]
+    assert found.first_id == tokenizer.vocab_size == 16
+    assert found.tokenizer.vocab_size == 18
+    assert [found.tokenizer.token(id_) for id_ in (16, 17)] == ["bcd", "abcd"]
+    per_text = (3 + 1 + 3 + 1 + 1, 3 + 1 + 1 + 1 + 1, 3)
+    assert found.tokens_before == 6 * per_text[0] + 2 * per_text[1] + 4 * per_text[2] == 80
+    assert found.tokens_after == 80 - 12 - 16
+    assert tokens(found.tokenizer, "Abcd bcda dcd") == ["abcd", "bcd", "##a", "d", "##c", "##d"]
+    assert len(extend_vocabulary(tokenizer, texts, 1).words) == 1
+
+
+@pytest.mark.parametrize("family", WITH_WORDS)
+def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
+    old, found = trained(family), extended(family)
+    new = found.tokenizer
+    assert len(found.words) == 12
+    assert any("allocator" in word.entry for word in found.words)
+    assert any("constructors" in word.entry for word in found.words)
+    pieces = {found.first_id + number: word.pieces for number, word in enumerate(found.words)}
+    assert [new.token(id_) for id_ in range(old.vocab_size)] == [old.token(id_) for id_ in range(old.vocab_size)]
+    assert new.special == old.special
+    assert np.array_equal(new.ordinary[: old.vocab_size], old.ordinary)
+    assert new.ordinary[old.vocab_size :].all(), "new words may be masked, and be drawn as replacements"
+    for number, word in enumerate(found.words):
+        assert new.token(found.first_id + number) == word.entry
+        assert new.token_bytes[found.first_id + number] == len(new.word_starts.text_of(word.entry).encode())
+        assert new.space_before(found.first_id + number) == old.space_before(word.pieces[0])
+    seen = 0
+    for text in SENTENCES:
+        before, after = old.encode_corpus([text])[0], new.encode_corpus([text])[0]
+        assert words(old, text) == words(new, text) if text else True
+        assert old.token_bytes[before.input_ids].sum() == new.token_bytes[after.input_ids].sum()
+        seen += int((after.input_ids >= old.vocab_size).sum())
+        spelled_out = [piece for id_ in after.input_ids.tolist() for piece in pieces.get(id_, (id_,))]
+        if family != "wordpiece" or not any(word.entry in text for word in found.words):
+            assert spelled_out == before.input_ids.tolist(), "a new entry stands for its pieces, and nothing else moves"
+    assert seen >= 4
+
+
+@pytest.mark.parametrize("family", WITH_WORDS)
+def test_the_counts_are_those_of_the_text(family: str) -> None:
+    found = extended(family)
+    texts = [TEXT, NEW * 100]
+    assert found.tokens_before == len(trained(family).encode_joined(texts)[0].input_ids)
+    assert found.tokens_after == len(found.tokenizer.encode_joined(texts)[0].input_ids)
+    assert found.tokens_after < found.tokens_before
+
+
+@pytest.mark.parametrize("family", WITH_WORDS)
+def test_a_word_within_another_new_word_stays_away_from_it(family: str) -> None:
+    found = extended(family, most=30)
+    entries = {found.tokenizer.word_starts.text_of(word.entry) for word in found.words}
+    assert {"allocator", "constructors"} <= entries
+    for word in found.words:
+        spelled = [token.value for token in found.tokenizer.backend.model.tokenize(word.entry)]
+        assert spelled == [word.entry]
+
+
+def test_unigram_pieces_stand_for_their_parts_only() -> None:
+    """The least score stays, from which the library works out what unknown letters cost."""
+    old = trained("unigram")
+    before = dict(json.loads(old.backend.to_str())["model"]["vocab"])
+    after = dict(json.loads(extended("unigram", most=30).tokenizer.backend.to_str())["model"]["vocab"])
+    assert min(after.values()) == min(before.values())
+    assert {piece: after[piece] for piece in before} == before
+
+
+def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
+    """`▁alloc` and `ator` have -18 together, so `▁allocator` gets the least score, -13; with `s` that beats -17."""
+    scores = {"▁the": -2.0, "s": -3.0, "ators": -8.0, "▁alloc": -9.0, "ator": -9.0, "ate": -9.0, "x": -13.0}
+    content = json.loads(trained("unigram").backend.to_str())
+    content["model"]["vocab"] = [*([token, 0.0] for token in SPECIAL_TOKENS), *map(list, scores.items())]
+    old = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
+    assert tokens(old, "the allocators") == ["▁the", "▁alloc", "ators"]
+    found = extend_vocabulary(old, ["the allocator"] * 9, 5)
+    assert [word.entry for word in found.words] == ["▁allocator"]
+    vocab = dict(json.loads(found.tokenizer.backend.to_str())["model"]["vocab"])
+    assert vocab["▁allocator"] == min(vocab.values()) == -13.0
+    assert tokens(found.tokenizer, "the allocator") == ["▁the", "▁allocator"]
+    assert tokens(found.tokenizer, "the allocators") == ["▁the", "▁allocator", "s"]
+    assert tokens(found.tokenizer, "the allocate") == tokens(old, "the allocate") == ["▁the", "▁alloc", "ate"]
+    word = NewWord("▁thes", (5, 6), 9)
+    assert unigram_scores([word], dict(enumerate(vocab.values()))) == [pytest.approx(-2 - 3 + 1e-4)], "a hair above"
+
+
+def test_entries_that_make_other_words_unknown_are_left_out() -> None:
+    """With `abc`, WordPiece would spell abcx as abc and x within a word, which it does not know."""
+    tokenizer = wordpiece("a ab ##b ##c ##cx d ##d , ##e")
+    assert tokens(tokenizer, "abc abcx") == ["ab", "##c", "ab", "##cx"]
+    found = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 2)
+    assert [word.entry for word in found.words] == ["dde"], "18 tokens saved; abc would save 9 and lose abcx"
+    assert tokens(found.tokenizer, "abc abcx dde") == ["ab", "##c", "ab", "##cx", "dde"]
+    found = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 3)
+    assert [word.entry for word in found.words] == ["dde", "abc", "abcx"], "abcx has an entry of its own"
+
+
+def test_several_words_for_the_masking_never_become_one_entry() -> None:
+    """Without a part that takes signs away, this pre-tokenizer's pieces hold several words."""
+    backend = train_unigram(lambda: [TEXT], vocab_size=220)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    found = extend_vocabulary(Tokenizer(backend), ["a well-known x_y ok... mountaineer"] * 9, 9)
+    assert [word.entry for word in found.words] == ["▁mountaineer"]
+
+
+def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    """Old entries, added tokens behind them, new words behind these; the library would complain of holes."""
+    for family in ("wordpiece", "bpe"):
+        backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
+        backend.add_tokens(["<x1>", "<x2>"])
+        tokenizer = Tokenizer(backend)
+        found = extend_vocabulary(tokenizer, [NEW * 10], 2)
+        assert found.first_id == tokenizer.vocab_size == trained(family).vocab_size + 2
+        assert found.tokenizer.token(found.first_id - 1) == "<x2>"
+        assert found.tokenizer.encode_prompt("<x1>").tolist().count(found.first_id - 2) == 1
+        found.tokenizer.backend.to_str()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("family", WITH_WORDS)
+def test_it_is_the_same_when_saved_and_in_transformers(family: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    new = extended(family).tokenizer
+    new.save(tmp_path, max_length=64)
+    assert load_tokenizer(tmp_path).fingerprint == new.fingerprint
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in SENTENCES[-3:-1]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == new.encode_corpus([text])[0].input_ids.tolist()
+
+
+def test_what_cannot_be_extended_says_so() -> None:
+    for tokenizer in (trained("char"), bare_characters()):
+        with pytest.raises(TokenizerError, match=r"--extend-vocab adds whole words .* entries are characters"):
+            extend_vocabulary(tokenizer, [NEW], 4)
+    level = tokenizers.Tokenizer(models.WordLevel(dict.fromkeys(SPECIAL_TOKENS, 0), unk_token="[UNK]"))
+    level.model = models.WordLevel({t: i for i, t in enumerate([*SPECIAL_TOKENS, "the", "king"])}, unk_token="[UNK]")
+    level.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(TokenizerError, match="of the kind WordLevel, whose entries mark no words"):
+        extend_vocabulary(Tokenizer(with_special_tokens(level, mask_takes_space=False)), [NEW], 4)
+    uncut = tokenizers.Tokenizer.from_str(trained("bpe").backend.to_str())
+    uncut.pre_tokenizer = None
+    with pytest.raises(TokenizerError, match="does not cut text into words first"):
+        extend_vocabulary(Tokenizer(uncut), [NEW], 4)
+    ends = tokenizers.Tokenizer(models.BPE({t: i for i, t in enumerate([*SPECIAL_TOKENS, "a", "a</w>"])}, [],
+                                           unk_token="[UNK]", end_of_word_suffix="</w>"))  # fmt: skip
+    ends.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(TokenizerError, match="marks continuations or ends of words"):
+        extend_vocabulary(Tokenizer(with_special_tokens(ends, mask_takes_space=False)), [NEW], 4)
+    behind = tokenizers.Tokenizer.from_str(trained("unigram").backend.to_str())
+    behind.add_tokens(["<x1>"])
+    with pytest.raises(TokenizerError, match=r"ids (\d+) to \1 of this Unigram tokenizer are added tokens"):
+        extend_vocabulary(Tokenizer(behind), [NEW * 10], 4)
+    with pytest.raises(TokenizerError, match="no word of this text is spelled in several pieces and stands in it 5"):
+        extend_vocabulary(trained("wordpiece"), [NEW], 4)

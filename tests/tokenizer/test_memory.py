@@ -1,0 +1,160 @@
+"""Words that are remembered come to the same tokens as whole texts that the tokenizers library is given."""
+
+from __future__ import annotations
+
+import itertools
+import string
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+
+from tests.conftest import make_text
+from tests.tokenizer.families import SENTENCE, TEXT, trained
+from unmask.tokenizer import word_memory as memory
+from unmask.tokenizer.special_tokens import with_special_tokens
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_wordpiece
+from unmask.tokenizer.word_memory import WordMemory, can_remember
+
+# Letters, every kind of space and control character, marks, accents, ideographs, special tokens, and any character.
+PIECES = st.one_of(
+    st.sampled_from([*SENTENCE, *string.punctuation, *" \n\t\r\x0b\x00\x1f\x7f\x85\xa0\u00ad\u200b\u200d\u2028\u3000"]),
+    st.sampled_from(
+        ["[MASK]", "[SEP]", "##", "the", "king", "e\u0301", "\u0301", "İ", "Σ", "ß", "中", "ﬁ", "한국", "x" * 101]
+    ),
+    st.sampled_from([*"“”‘’—–…«»°№¿、。", "\ufffd", "\ue000", "\U0001f468\u200d\U0001f469", "\U0010ffff"]),
+    st.characters(exclude_categories=["Cs"]),
+)
+TEXTS = st.lists(st.lists(PIECES, max_size=40).map("".join), max_size=12)
+
+
+def wordpiece(**options: bool | None) -> tokenizers.Tokenizer:
+    vocab = trained("wordpiece").backend.get_vocab()
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(**options) if options else None
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return with_special_tokens(backend, mask_takes_space=False)
+
+
+KINDS = {
+    "cased": {"lowercase": False, "strip_accents": False},
+    "uncased": {"lowercase": True, "strip_accents": None},
+    "as it is": {"lowercase": False, "clean_text": False, "handle_chinese_chars": False},
+    "no normaliser": {},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, TEXTS)
+def test_remembered_words_come_to_the_same_tokens(kind: str, first: list[str], second: list[str]) -> None:
+    backend = wordpiece(**KINDS[kind])
+    backend.encode_special_tokens = True
+    assert can_remember(backend)
+    remembers = WordMemory(backend)
+    for texts in (first, second, first):
+        expected = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        ids, lengths = remembers.encode(texts)
+        assert lengths.tolist() == [len(each) for each in expected]
+        assert ids.tolist() == list(itertools.chain.from_iterable(expected))
+
+
+def test_every_mark_is_punctuation_to_bert() -> None:
+    bert = pre_tokenizers.BertPreTokenizer()
+    for mark in string.punctuation + "“”‘’—–…«»":
+        assert [word for word, _ in bert.pre_tokenize_str(f"a{mark}b")] == ["a", mark, "b"]
+        assert normalizers.BertNormalizer().normalize_str(mark) == mark
+
+
+def test_a_trained_tokenizer_remembers_and_others_do_not() -> None:
+    assert can_remember(trained("wordpiece").backend)
+    assert can_remember(train_wordpiece(lambda: [TEXT], vocab_size=220, lowercase=True))
+    for family in ("bpe", "bpe_prefix", "unigram", "char"):
+        assert not can_remember(trained(family).backend)
+    backend = wordpiece()
+    backend.add_tokens([AddedToken("the king", special=False)])  # reaches beyond a space
+    assert not can_remember(backend)
+    backend = wordpiece()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert not can_remember(backend)
+    backend.pre_tokenizer = None
+    assert not can_remember(backend)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MOST_WORDS", 30)
+    backend = wordpiece(lowercase=False)
+    remembers = WordMemory(backend)
+    for seed in range(4):
+        texts = make_text(20, seed=seed).split("\n\n")
+        expected = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        ids, _ = remembers.encode(texts)
+        assert ids.tolist() == list(itertools.chain.from_iterable(expected))
+        assert len(remembers._numbers) == len(remembers._lengths) == 0
+    monkeypatch.setattr(memory, "MOST_WORDS", 10**6)
+    remembers.encode(["the king sees"])
+    assert len(remembers._numbers) == 3
+    monkeypatch.setattr(memory, "MOST_CHARS", 5)
+    remembers.encode(["the queen"])
+    assert len(remembers._numbers) == 0
+
+
+def test_text_whose_words_do_not_come_again_is_left_to_the_library() -> None:
+    tokenizer = Tokenizer(wordpiece(lowercase=False))
+    assert tokenizer._memory is not None
+    texts = [f"{n:x}" for n in range(20_000)]
+    before = tokenizer.encode_corpus(texts)
+    assert not tokenizer._memory.useful
+    after = tokenizer.encode_corpus(texts)
+    assert [e.input_ids.tolist() for e in before] == [e.input_ids.tolist() for e in after]
+    assert [e.word_starts.tolist() for e in before] == [e.word_starts.tolist() for e in after]
+    busy = Tokenizer(wordpiece(lowercase=False))
+    busy.encode_corpus([make_text(600)])
+    assert busy._memory is not None
+    assert busy._memory.useful
+
+
+@dataclass
+class Delayed:
+    """A tokenizer whose first call takes long, or fails."""
+
+    backend: tokenizers.Tokenizer
+    failure: BaseException | None = None
+    num_calls: int = 0
+
+    def encode_batch_fast(self, words: list[str], add_special_tokens: bool) -> list[Any]:
+        self.num_calls += 1
+        if self.num_calls == 1:
+            if self.failure is not None:
+                raise self.failure
+            time.sleep(0.3)
+        return self.backend.encode_batch_fast(words, add_special_tokens=add_special_tokens)
+
+
+def test_threads_learn_words_one_after_another() -> None:
+    """The library lets another thread in while words that are numbered already are tokenized."""
+    backend = wordpiece(lowercase=False)
+    delayed = Delayed(backend)
+    remembers = WordMemory(delayed)  # type: ignore[arg-type]
+    texts = ["the king sees", "a queen and the philosopher", "queen of the sea, king"]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        found = list(threads.map(lambda text: remembers.encode([text])[0].tolist(), texts))
+    assert found == [backend.encode(text, add_special_tokens=False).ids for text in texts]
+    assert delayed.num_calls > 1
+
+
+def test_words_that_were_not_learned_are_forgotten() -> None:
+    """An interrupt between two changes of the tables must not shift the tokens of later words."""
+    backend = wordpiece(lowercase=False)
+    remembers = WordMemory(Delayed(backend, KeyboardInterrupt()))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        remembers.encode(["the king sees"])
+    for text in ("a queen", "the queen sees the king", "the king sees"):
+        assert remembers.encode([text])[0].tolist() == backend.encode(text, add_special_tokens=False).ids

@@ -1,0 +1,148 @@
+"""Tokenizers without `[UNK]`: what they cannot spell is an error, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from tests.tokenizer.families import SENTENCE, bare_characters
+from unmask.errors import TokenizerError
+from unmask.tokenizer.special_tokens import BARE_TOKENS, with_special_tokens
+from unmask.tokenizer.tokenizer import Tokenizer
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+NO_UNK = "is not in the vocabulary, and the tokenizer has no \\[UNK\\] token"
+
+
+def numbered(entries: list[str]) -> dict[str, int]:
+    return {entry: id_ for id_, entry in enumerate([*BARE_TOKENS, *entries])}
+
+
+def finished(
+    model: models.Model,
+    pre_tokenizer: pre_tokenizers.PreTokenizer | None = None,
+    normalizer: normalizers.Normalizer | None = None,
+    decoder: decoders.Decoder | None = None,
+) -> Tokenizer:
+    backend = tokenizers.Tokenizer(model)
+    for name, part in (("pre_tokenizer", pre_tokenizer), ("normalizer", normalizer), ("decoder", decoder)):
+        if part is not None:
+            setattr(backend, name, part)
+    tokenizer = Tokenizer(with_special_tokens(backend, mask_takes_space=False))
+    assert tokenizer.special.unk is None
+    return tokenizer
+
+
+def byte_level(letters: list[str], *, add_prefix_space: bool = False) -> Tokenizer:
+    return finished(
+        models.BPE(numbered(letters), []),
+        pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space),
+        normalizers.NFC(),
+        decoders.ByteLevel(),
+    )
+
+
+def of_bytes(entries: list[str]) -> Tokenizer:
+    """One that falls back on bytes, as Llama's do, with `▁` for spaces."""
+    return finished(
+        models.BPE(numbered(["a", "▁", *entries]), [], byte_fallback=True),
+        normalizer=normalizers.Replace(" ", "▁"),
+        decoder=decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+    )
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(ALPHABET), of_bytes(BYTES)], ids=["byte level", "fallback"])
+def test_bytes_spell_everything(tokenizer: Tokenizer) -> None:
+    for text in (SENTENCE, "[MASK] e\u0301 é\0\t\u2028 a", ""):
+        ids = tokenizer.encode_corpus([text])[0].input_ids.tolist()
+        assert tokenizer.encode_placed([text])[0].input_ids.tolist() == ids
+        assert tokenizer.special.mask not in ids
+        assert tokenizer.decode(ids) == tokenizer.backend.normalizer.normalize_str(text).replace("▁", " ")
+    prompt = tokenizer.encode_prompt("naïve [MASK] 中文").tolist()
+    assert prompt.count(tokenizer.special.mask) == 1
+    tokenizer.check_known(SENTENCE)
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        byte_level([letter for letter in ALPHABET if letter != "Ã"]),
+        byte_level([letter for letter in ALPHABET if letter != "Ã"], add_prefix_space=True),
+        of_bytes([entry for entry in BYTES if entry != "<0xC3>"]),
+    ],
+    ids=["byte level", "with a space before", "fallback"],
+)
+def test_a_byte_without_an_entry_is_told_of(tokenizer: Tokenizer) -> None:
+    """Here that of `é` and `ü`, which would be left out."""
+    assert len(tokenizer.encode_corpus(["a a 中"])[0].input_ids) >= 3
+    for call in (tokenizer.encode_corpus, tokenizer.encode_joined, tokenizer.encode_placed, tokenizer.encode_prompts):
+        with pytest.raises(TokenizerError, match=f"the character 'é' {NO_UNK}"):
+            call(["a", "aüé"])
+
+
+def test_characters() -> None:
+    tokenizer = bare_characters()
+    assert len(tokenizer.encode_corpus(["What, dead?"])[0].input_ids) == len("What, dead?")
+    assert len(tokenizer.encode_prompt("W[MASK]at")) == 4
+    for _ in range(2):  # what is unknown once is unknown again
+        with pytest.raises(TokenizerError, match=f"the character 'x' {NO_UNK}; take the character out of the text"):
+            tokenizer.encode_corpus(["What", "extra"])
+    with pytest.raises(TokenizerError, match="the character 'x'"):
+        tokenizer.encode_prompt("[MASK]x")
+    with pytest.raises(TokenizerError, match="the character 'x'"):
+        tokenizer.check_known("What x")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "num_tokens"),
+    [
+        (finished(models.BPE(numbered(["a", "b", "▁"]), []), pre_tokenizers.Metaspace()), "a ba", 5),
+        (finished(models.BPE(numbered(["a", "b"]), []), pre_tokenizers.Whitespace()), "a ba\n", 3),
+        (
+            finished(
+                models.BPE(numbered(["a", "b</w>"]), [], end_of_word_suffix="</w>"), pre_tokenizers.WhitespaceSplit()
+            ),
+            "ab aab",
+            5,
+        ),
+        (finished(models.Unigram([(entry, -1.0) for entry in numbered(["a", "b", "ab"])])), "abab", 2),
+    ],
+    ids=["metaspace", "spaces left out", "ends of words", "unigram"],
+)
+def test_other_vocabularies_of_letters(tokenizer: Tokenizer, text: str, num_tokens: int) -> None:
+    """What the pre-tokenizer makes of a space is looked for, and a letter as it stands at the end of a word."""
+    assert len(tokenizer.encode_corpus([text])[0].input_ids) == num_tokens
+    with pytest.raises(TokenizerError, match=f"the character 'c' {NO_UNK}"):
+        tokenizer.encode_corpus([text, "ac"])
+
+
+def test_an_unknown_token_of_another_name_is_taken() -> None:
+    tokenizer = finished(models.BPE(numbered(["a", "<oov>"]), [], unk_token="<oov>"))
+    assert len(tokenizer.encode_corpus(["abc"])[0].input_ids) == 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel(numbered(["the", "king"])),
+        models.WordPiece(numbered(["the", "k", "##ing"]), continuing_subword_prefix="##", unk_token="[UNK]"),
+    ],
+    ids=["words", "WordPiece"],
+)
+def test_words_that_are_not_known(model: models.Model) -> None:
+    """Their letters need no entries; where a whole word has none, the library's error is told as ours."""
+    tokenizer = finished(model, pre_tokenizers.BertPreTokenizer())
+    expected = tokenizer.encode_corpus(["the king", "king"])[0].input_ids.tolist()
+    assert tokenizer.token(expected[0]) == "the"
+    for call in (tokenizer.encode_corpus, tokenizer.encode_placed, tokenizer.encode_prompts):
+        with pytest.raises(TokenizerError, match=r"cannot spell the text \(Word.* error: Missing \[UNK\] token .*\)"):
+            call(["the queen"])
+    assert tokenizer.encode_corpus(["the king"])[0].input_ids.tolist() == expected
+
+
+def test_errors_of_whoever_calls_stay_what_they_are() -> None:
+    tokenizer = finished(models.WordLevel(numbered(["the"])))
+    with pytest.raises(TypeError):
+        tokenizer.encode_prompts([["the"], None])  # type: ignore[list-item]

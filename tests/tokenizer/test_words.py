@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
+from unmask.masking.masker import Masker
+from unmask.masking.plain_rows import rows_from_ids
+from unmask.tokenizer.special_tokens import SPECIAL_TOKENS
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.word_starts import WordCensus
+
+
+def wordpiece(*entries: str) -> Tokenizer:
+    vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    return Tokenizer(backend)
+
+
+def bpe(*entries: str, **parts: object) -> Tokenizer:
+    """BPE whose entries of several letters are not reached by merges: only ids matter."""
+    vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
+    names = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
+    options = {name: parts.pop(name) for name in names if name in parts}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, [], **options))
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    return Tokenizer(backend)
+
+
+def starts(tokenizer: Tokenizer, *tokens: str) -> str:
+    ids = np.array([tokenizer.backend.token_to_id(token) for token in tokens])
+    return "".join(str(int(start)) for start in tokenizer.starts(ids))
+
+
+EXPECTED = {
+    "wordpiece": "I|can|'|t|say|,|well|-|known|3rd|naïve|中|文|!|we|'|re|😀|ok|.|.|.|12|,|000|Zoë|_|x",
+    "bpe": "I|can|'t|say|,||well|-|known|3|rd|naïve|中|文|!|\n|\n|we|'re|😀|ok|...|12|,|000|Zoë|_|x",
+    "unigram": "I|can|'|t|say|,|well|-|known|3rd|naïve|中|文|!|we|'|re|😀|ok|...|12|,|000|Zoë|_|x",
+    "char": "I| |can|'|t| |say|,| | |well|-|known| |3rd| |naïve| |中|文|!|\n|\n|we|'|re| |😀| |ok|.|.|.| "
+    "|12|,|000| |Zoë|_|x",
+}
+EXPECTED["bpe_prefix"] = EXPECTED["bpe"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_are_those_a_person_would_write(family: str) -> None:
+    """Byte-level BPE may know 中文 as one token, or hold the bytes of each: then each character is a word."""
+    found = words(trained(family), SENTENCE)
+    if family.startswith("bpe") and "中文" in found:
+        found[found.index("中文") : found.index("中文") + 1] = ["中", "文"]
+    assert "|".join(found) == EXPECTED[family]
+
+
+def test_the_fine_points_of_wordpiece() -> None:
+    tokenizer = wordpiece(
+        "un", "##mask", "##ed", "it", "'", "s", "!", "-", "well", "##-", "中", "##文", "##€", "#", "##"
+    )
+    assert words(tokenizer, "unmasked, it's!") == ["unmasked", "[UNK]", "it", "'", "s", "!"]
+    assert words(tokenizer, "well-unmasked") == ["well", "-", "unmasked"]
+    assert words(tokenizer, "un # un") == ["un", "#", "un"]
+    assert starts(tokenizer, "well", "##-", "##mask", "##€", "中", "##文", "##ed") == "1110111"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("ab zZé19!?.-_😀\n\t—", min_size=1, max_size=40))
+def test_words_of_byte_level_bpe_are_its_pre_tokenizers_pieces(text: str) -> None:
+    tokenizer = trained("bpe")
+    table = tokenizer.word_starts.spelling
+    pieces = [table.text_bytes(p).decode() for p, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(text)]
+    found = words(tokenizer, text)
+    split = [piece for piece in pieces for piece in (list(piece) if piece.isspace() else [piece])]
+    assert [w for w in found if not w.isspace() and w] == [p for p in split if not p.isspace() and p]
+    assert "".join(found) == "".join(split) or any(piece.startswith(" ") for piece in split)
+
+
+@pytest.mark.parametrize("text", ["we'll", "it's", "they've", "I'd", "rock'n'roll", "O'Reilly", "!'s", " 's", "'re"])
+def test_contractions_are_cut_as_gpt2_cuts_them_though_they_are_spelled_in_bytes(text: str) -> None:
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = bpe(*sorted(letters), pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False))
+    pieces = [p.replace("Ġ", "") for p, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(text)]
+    assert words(tokenizer, text) == pieces
+
+
+def test_the_fine_points_of_byte_level_bpe() -> None:
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    entries = ("Ġ", "Ġthe", "a", "3", "ĠĠ", "Ċ", "ä", "¸", "Ń", "ä¸Ń", "æĸĩ", "Ìģ", "à¤", "ķ", "¿")
+    tokenizer = bpe(*entries, pre_tokenizer=level)
+    assert starts(tokenizer, "a", "Ġ", "3", "a") == "1101"  # a lone space goes with what follows
+    assert starts(tokenizer, "a", "Ġ", "Ġthe", "ĠĠ", "a") == "11111"
+    assert starts(tokenizer, "a", "Ċ", "Ċ", "a") == "1111"
+    assert starts(tokenizer, "a", "ä", "¸", "Ń", "æĸĩ", "a") == "110011"  # a, then 中 in three tokens, 文, a
+    assert starts(tokenizer, "a", "ä¸Ń", "a") == "111"
+    assert starts(tokenizer, "a", "Ìģ", "a") == "100"  # an accent of its own
+    assert starts(tokenizer, "a", "à¤", "ķ", "à¤", "¿", "a") == "100000"  # a Hindi letter and its vowel, in halves
+    assert starts(tokenizer, "a", "[SEP]", "a", "[MASK]", "a") == "11111"
+    assert starts(tokenizer, "¸", "¸", "a", "ä", "a")[0] == "1"  # not UTF-8, but no error
+
+
+METASPACE = ("▁", "▁the", "a", "3", ",", "'", "\n", "中", "▁of▁the", "é", "▁▁")
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_the_fine_points_of_metaspace(split: bool) -> None:
+    tokenizer = bpe(*METASPACE, pre_tokenizer=pre_tokenizers.Metaspace(split=split))
+    assert starts(tokenizer, "▁the", "a", "é", "3", ",", ",", "a") == "1000101"
+    assert starts(tokenizer, "▁the", "▁", "a", "▁", ",", "▁", "▁the") == "1101011"
+    assert starts(tokenizer, "▁the", "a", "'", "a", "\n", "a", "▁of▁the", "a") == "10111110"
+    assert starts(tokenizer, "▁the", "中", "中", "a", "▁▁", "a", "▁", "中") == "11111110"
+    assert tokenizer.text(tokenizer.backend.token_to_id("▁of▁the")) == "of the"
+
+
+def test_metaspace_by_a_normaliser_with_bytes_for_unknown_letters() -> None:
+    """Llama's files: no pre-tokenizer, spaces are replaced before, bytes stand for letters without an entry."""
+    bytes_ = [f"<0x{b:02X}>" for b in (0xE4, 0xB8, 0xAD, 0x0A)]
+    tokenizer = bpe(*METASPACE, *bytes_, normalizer=normalizers.Replace(" ", "▁"), byte_fallback=True)
+    assert starts(tokenizer, "▁the", "a", *bytes_, "a") == "1010011"
+    assert tokenizer.token_bytes[-4:].tolist() == [1, 1, 1, 1]
+
+
+def test_unigram_keeps_an_unknown_letter_in_its_word() -> None:
+    assert words(trained("unigram"), "the naЖve king") == ["the", "na[UNK]ve", "king"]
+    assert words(trained("char"), "naЖve") == ["na[UNK]ve"]
+
+
+def test_marks_of_other_kinds() -> None:
+    ended = bpe("a", "b</w>", ",</w>", end_of_word_suffix="</w>", pre_tokenizer=pre_tokenizers.BertPreTokenizer())
+    assert starts(ended, "a", "a", "b</w>", "b</w>", ",</w>", "a") == "100111"
+    assert ended.token_bytes.tolist()[-3:] == [1, 1, 1]
+    continued = bpe("a", "##a", "##b", continuing_subword_prefix="##")
+    assert starts(continued, "a", "##a", "##b", "a") == "1001"
+
+
+def test_characters_of_a_word_level_tokenizer_and_words_of_one() -> None:
+    def word_level(*entries: str) -> Tokenizer:
+        vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        backend.add_special_tokens(list(SPECIAL_TOKENS))
+        return Tokenizer(backend)
+
+    assert starts(word_level("A", "C", "-"), "A", "C", "-", "A") == "1011"
+    assert starts(word_level("king", "queen", "A"), "king", "queen", "A") == "111"
+
+
+def test_a_tokenizer_that_hides_where_words_are_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        tokenizer = bpe("a", "bc", pre_tokenizer=pre_tokenizers.Whitespace(), decoder=decoders.Fuse())
+    assert "drops white space and marks no words: each of its tokens is taken for a word" in caplog.text
+    assert starts(tokenizer, "a", "bc", "a") == "111"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_have_the_starts_of_each_of_their_texts(family: str) -> None:
+    """A batch with special tokens and padding, as callers without packing give it."""
+    tokenizer = trained(family)
+    encoded = tokenizer.encode_corpus([SENTENCE, "the king", "中文 😀"])
+    ids = [[tokenizer.special.cls, *e.input_ids.tolist(), tokenizer.special.sep] for e in encoded]
+    rows = rows_from_ids(ids, tokenizer)
+    for row, one in zip(rows.word_starts, encoded, strict=True):
+        maskable = tokenizer.ordinary[one.input_ids]
+        assert row[1 : 1 + len(maskable)].tolist() == (one.word_starts & maskable).tolist()
+        assert not row[1 + len(maskable) :].any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 260), min_size=1, max_size=30))
+def test_any_ids_have_starts_and_the_first_is_one(ids: list[int]) -> None:
+    tokenizer = trained("bpe")
+    found = tokenizer.starts(np.array(ids))
+    assert found[0]
+    assert tokenizer.starts(np.array([ids, ids])).tolist() == [found.tolist()] * 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_are_masked_whole(family: str) -> None:
+    tokenizer = trained(family)
+    encoded = tokenizer.encode_corpus([SENTENCE + " the mountaineer misunderstands the philosopher in the garden"])[0]
+    ids = [[tokenizer.special.cls, *encoded.input_ids.tolist(), tokenizer.special.sep]]
+    masker = Masker.from_tokenizer(
+        tokenizer.backend, strategy="whole_word", rate=0.4, replacement=(1.0, 0.0, 0.0), seed=1
+    )
+    number = np.cumsum(encoded.word_starts)
+    longest = 0
+    for epoch in range(10):
+        masked = masker(ids, epoch=epoch).labels[0, 1:-1].numpy() >= 0
+        assert masked.any()
+        for word in np.unique(number):
+            of_word = masked[number == word]
+            assert of_word.all() == of_word.any()
+            longest = max(longest, int(of_word.sum()))
+    assert longest > 2
+
+
+def test_bytes_of_tokens_leave_marks_out() -> None:
+    assert wordpiece("né", "##né", "a").token_bytes.tolist() == [0, 0, 0, 0, 0, 3, 3, 1]
+    level = bpe("Ġ", "Ġthe", "ĠĠ", "Ċ", "ä¸", "中", pre_tokenizer=pre_tokenizers.ByteLevel())
+    assert level.token_bytes[5:].tolist() == [0, 3, 1, 1, 2, 3]
+    assert bpe("▁", "▁né", "né", pre_tokenizer=pre_tokenizers.Metaspace()).token_bytes[5:].tolist() == [0, 3, 3]
+    assert bpe(" ", "é", "\n").token_bytes[5:].tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bytes_of_tokens_add_up_to_the_text(family: str) -> None:
+    tokenizer = trained(family)
+    text = "the king sees Zoë, the queen.\nthe ship"
+    ids = tokenizer.encode_corpus([text])[0].input_ids
+    without = {"char": text, "bpe": text.replace(" ", ""), "bpe_prefix": text.replace(" ", "")}
+    expected = without.get(family, "".join(text.split()))
+    assert tokenizer.token_bytes[ids].sum() == len(expected.encode())
+
+
+def test_texts_of_a_single_word_are_found() -> None:
+    census = WordCensus()
+    assert not census.without_words
+    for _ in range(19):
+        census.add(np.array([True, False, False]), np.array([3]))
+    census.add(np.array([True]), np.array([1]))  # one token tells nothing
+    assert (census.texts, census.single_words) == (19, 19)
+    assert census.without_words
+    census.add(np.array([True, False, True, True, True]), np.array([3, 0, 2]))
+    assert (census.texts, census.single_words) == (21, 19)
+    assert not census.without_words

@@ -1,1 +1,0 @@
-"""Who says what of a text: spaCy pipelines, gazetteers, and annotations that came with it."""

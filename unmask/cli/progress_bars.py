@@ -1,0 +1,174 @@
+"""Progress on the terminal: a bar with rate and time left, or a plain line now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from unmask.measuring.held_out import HeldOut
+from unmask.pretraining.run_metrics import Arrivals
+from unmask.pretraining.run_reporter import Line
+from unmask.progress import Progress
+from unmask.results import duration
+from unmask.training.loop import StepReport
+
+LINE_SECONDS = 15.0
+SMOOTHING = 0.05
+RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
+
+
+def console() -> Console:
+    """The terminal behind stderr."""
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+class ConsoleBar:
+    """A bar on stderr, or nothing where that is no terminal; what reporters of all commands draw with."""
+
+    def __init__(self, first: str | None = None) -> None:
+        """Begins.
+
+        Args:
+            first: What is done before there is anything to count; None waits for what is told.
+        """
+        self.console = console()
+        self.progress = rich_progress.Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._what = ""
+        self._begin = self._last_line = time.monotonic()
+        if first is not None:
+            self.begin_task(first)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def note(self, text: str) -> None:
+        """Prints it on a line of its own."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def begin_task(self, what: str) -> None:
+        """Draws a new bar in the place of the last one, unless that is of the same thing."""
+        if what == self._what:
+            return
+        if self._task is not None:
+            self.progress.remove_task(self._task)
+        self._what = what
+        self._begin = time.monotonic()
+        self._task = self.progress.add_task(what, total=None, facts="")
+
+    def show(self, share: float | None, facts: str) -> None:
+        """Moves the bar, or prints a line now and then where there is no terminal.
+
+        Args:
+            share: Of the task that is done, from 0 to 1; None where nobody knows.
+            facts: What stands beside it.
+        """
+        if self._task is not None and not self.progress.disable:
+            self.progress.update(self._task, total=1.0 if share is not None else None, completed=share, facts=facts)
+        now = time.monotonic()
+        if self.progress.disable and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            percent = f" {share:.0%}" if share is not None else ""
+            self.note(f"{self._what}{percent}: {facts}")
+
+    def notify(self, progress: Progress) -> None:
+        """Shows how far work has come: how much of how much, how fast, and the time left."""
+        self.begin_task(progress.what)
+        done, total = progress.done, progress.total
+        rate = done / max(time.monotonic() - self._begin, 1e-3)
+        if progress.unit == "tokens":
+            of = "" if total is None else f" of {total:,}"
+            facts = f"{done:,}{of} tokens, {rate:,.0f} tokens/s"
+        else:
+            unit = "MB" if progress.unit == "bytes" else "M characters"
+            facts = f"{done / 1e6:,.1f} {unit}, {rate / 1e6:,.1f} {unit}/s"
+        if total is not None and 0 < done < total:
+            facts += f", {duration((total - done) / rate)} left"
+        self.show(None if total is None else min(done / max(total, 1), 1.0), facts)
+
+
+class ConsoleReporter(ConsoleBar):
+    """Draws the progress of a training on stderr, or of several in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """A new bar, whose loss, speed and time left are of this training alone."""
+        self._training, self._at_most = what, "at most " if may_end_early else ""
+        self._loss: float | None = None
+        self._arrivals = Arrivals()
+        self._tokens = 0
+        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
+        self._begin_progress = 0.0
+        self._what = ""
+
+    def step(self, report: StepReport) -> None:
+        """Loss, smoothed; the speed of the last seconds; and the time left."""
+        first = self._what != self._training
+        self.begin_task(self._training)
+        if first:
+            self._begin_progress = report.progress  # of a run that goes on, or behind the first step
+        for arrived in self._arrivals.add(report):
+            self._loss = _smooth(self._loss, arrived.loss)
+        self._tokens += report.tokens
+        self._marks.append((report.seconds, self._tokens))
+        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > RATE_SECONDS:
+            self._marks.popleft()
+        seconds = self._marks[-1][0] - self._marks[0][0]
+        if seconds <= 0.0 or self._loss is None:
+            return
+        rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
+        gone = time.monotonic() - self._begin
+        left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
+        self.show(
+            report.progress,
+            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {self._at_most}{duration(left)} left",
+        )
+
+    def evaluation(self, step: int, result: HeldOut) -> None:
+        """Prints a line."""
+        self.note(
+            f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+            f"{result.bits_per_token_byte:.3f} bits per token byte"
+            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
+        )
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Prints the lines, what is predicted right in green and what is wrong in red."""
+        for line in lines:
+            text = Text("          ")
+            for token in line:
+                if token.predicted is None:
+                    text.append(" " * token.space_before + token.token, style="dim")
+                else:
+                    style = "bold green" if token.predicted == token.token else "bold red"
+                    text.append(" " * token.space_before + token.predicted, style=style)
+            self.console.print(text, soft_wrap=True)
+
+
+def _smooth(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + SMOOTHING * (value - mean)

@@ -1,1 +1,0 @@
-"""Masking in the training loops of others: a collator for transformers' `Trainer` and for data loaders."""

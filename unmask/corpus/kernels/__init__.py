@@ -1,1 +1,0 @@
-"""Fingerprints of texts: loops over characters and words, compiled."""

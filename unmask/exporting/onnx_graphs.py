@@ -1,0 +1,213 @@
+"""What is exported, as modules over ids, and the ONNX files that are written of it.
+
+What is exported: the two functions that users want of a model, as modules over plain tensors.
+
+They run the encoder's tensor operations, not its compiled loops (`unmask.compiled.serves` says no while exporting), and
+attention is written out, so that every engine finds operations that it knows.
+
+Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary.
+
+Graphs to ONNX files, in float32 and with 8-bit weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from unmask.network.encoder import MaskedLM
+from unmask.using.embedding import EmbedSettings
+from unmask.using.loaded_model import Model
+
+
+class Graph(nn.Module):
+    """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout tells two types apart.
+
+    Attributes:
+        short: What it is called in tables.
+        file: Name of the graph's file.
+        outputs: Names of what `forward` returns.
+    """
+
+    short: str
+    file: str
+    outputs: tuple[str, ...]
+
+    def __init__(self, model: MaskedLM) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """The graph of a loaded model."""
+        return cls(model.network)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, each int64 [B, S]."""
+        types = ("token_type_ids",) if self.model.config.num_types > 1 else ()
+        return ("input_ids", "attention_mask", *types)
+
+    def encode(self, input_ids_BS: Tensor, attention_mask_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
+        """Hidden states [B, S, D]. Padding (0 in the mask) stands behind each text and gets the segment -1."""
+        return self.model.encoder(
+            input_ids_BS, segment_ids_BS=attention_mask_BS - 1, token_type_ids_BS=token_type_ids_BS
+        )
+
+
+class FillGraph(Graph):
+    """Logits [B, S, V] at every position."""
+
+    short = "fill"
+    file = "model.onnx"  # the name that optimum looks for
+    outputs = ("logits",)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Logits; at padding they mean nothing."""
+        return self.model.head(self.encode(input_ids, attention_mask, token_type_ids), self.model.encoder.tokens)
+
+
+class EmbedGraph(Graph):
+    """Hidden states [B, S, D], and a vector of each text [B, D], made of them as `Model.embed` does.
+
+    Args:
+        model: The network.
+        settings: The pooling, and whether vectors are divided by their length; long texts are not split here.
+    """
+
+    short = "embed"
+    file = "embed.onnx"
+    outputs = ("last_hidden_state", "sentence_embedding")
+
+    def __init__(self, model: MaskedLM, settings: EmbedSettings) -> None:
+        super().__init__(model)
+        self.settings = settings
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """The graph of a loaded model, which pools as its folder says.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered; or a file is damaged.
+        """
+        return cls(model.network, model.embed_settings())
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states, which mean nothing at padding, and vectors, in which it does not count."""
+        hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
+        vectors_BD = hidden_BSD[:, 0] if self.settings.pooling == "first" else _means(hidden_BSD, attention_mask)
+        if self.settings.normalize:
+            vectors_BD = vectors_BD / (vectors_BD * vectors_BD).sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+        return hidden_BSD, vectors_BD
+
+
+def _means(hidden_BSD: Tensor, attention_mask_BS: Tensor) -> Tensor:
+    """Of each text's tokens: [B, D]."""
+    weight_BS1 = attention_mask_BS[..., None].to(hidden_BSD.dtype)
+    return (hidden_BSD * weight_BS1).sum(1) / weight_BS1.sum(1).clamp(min=1.0)
+
+
+OPSET = 18  # has layer norms as one operation, and is known to every TensorRT 10 and onnxruntime of today
+_LARGEST_FILE = 1_900_000_000  # protobuf ends at 2 GiB: larger weights go into a file beside the graph
+# What the exporter says of its own insides, and of axes that all inputs share.
+_CHATTER = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", r"# The axis name: \w+ will not be used")
+
+
+def missing_onnx() -> str | None:
+    """Why graphs can neither be written nor run; None where they can."""
+    missing = [package for package in ("onnx", "onnxscript", "onnxruntime") if find_spec(package) is None]
+    return f"{' and '.join(missing)} not installed: pip install 'unmask[onnx]'" if missing else None
+
+
+def write_onnx(graph: Graph, folder: Path) -> Path:
+    """Writes a graph in float32, with any number of texts and any length up to the model's.
+
+    Args:
+        graph: On the CPU.
+        folder: An existing folder.
+
+    Returns:
+        The file; weights of more than 1.9 GB lie in one beside it, named with `.data` behind.
+    """
+    file = folder / graph.file
+    batch, length = Dim("batch"), Dim("length", max=graph.model.config.max_position_embeddings)
+    # Two texts: an axis of size 1 would be taken for one that always has this size.
+    # And a tensor for each input: one that stands in two places would be taken for one input.
+    shape = (2, min(8, graph.model.config.max_position_embeddings))
+    arguments: dict[str, Tensor] = {name: torch.ones(shape, dtype=torch.int64) for name in graph.inputs}
+    num_bytes = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
+    with _quiet():
+        exported = torch.onnx.export(
+            graph,
+            kwargs=arguments,
+            input_names=list(arguments),
+            output_names=list(graph.outputs),
+            dynamic_shapes={name: {0: batch, 1: length} for name in arguments},
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+        assert exported is not None
+        exported.save(str(file), external_data=num_bytes > _LARGEST_FILE)
+    return file
+
+
+def data_file(file: Path) -> Path:
+    """Where the weights of a graph lie that are too large for its own file."""
+    return file.with_name(file.name + ".data")
+
+
+def write_int8(file: Path) -> Path:
+    """Writes a graph anew, with products of 8-bit integers: weights are rounded once, inputs where they arise.
+
+    Args:
+        file: A graph in float32.
+
+    Returns:
+        The new file, named as optimum does (`model_quantized.onnx`).
+
+    Source: Jacob et al. 2018, section 2.1, with ranges found at run time.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    quantized = file.with_stem(f"{file.stem}_quantized")
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, _quiet():
+        shaped = Path(scratch) / file.name
+        quant_pre_process(
+            str(file),
+            str(shaped),
+            skip_optimization=True,
+            skip_symbolic_shape=True,
+            save_as_external_data=data_file(file).is_file(),
+        )
+        quantize_dynamic(str(shaped), str(quantized), weight_type=QuantType.QInt8, per_channel=True)
+    return quantized
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps back what the exporter says of its own insides, such as a line on each operation of torchvision."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for text in _CHATTER:
+                warnings.filterwarnings("ignore", message=text)
+            yield
+    finally:
+        log.setLevel(level)

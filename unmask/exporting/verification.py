@@ -1,0 +1,165 @@
+"""The proof that what leaves equals what was trained: every form of a model, against our network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, UnmaskError
+from unmask.exporting.checked_model import CheckedModel, open_checked_model
+from unmask.exporting.checks import (
+    Check,
+    files_unchanged,
+    finite_weights,
+    packed_equals_alone,
+    padded_equals_unpadded,
+    special_ids,
+    tied_weights,
+)
+from unmask.exporting.onnx_checks import (
+    GRAPHS,
+    int8_file,
+    int8_follows_ours,
+    onnx_equals_ours,
+    onnx_tokenizer_equals_ours,
+)
+from unmask.exporting.onnx_graphs import missing_onnx
+from unmask.exporting.transformers_checks import (
+    missing_transformers,
+    task_head_equals_ours,
+    tokenizer_in_transformers,
+    tokenizer_round_trip,
+    transformers_equals_ours,
+)
+from unmask.folders.transformers_folder import runs_in_transformers
+from unmask.results import Readable, Sheet, Shown, Styled
+
+_OURS: dict[str, Callable[[CheckedModel], Check | str]] = {
+    "files_unchanged": files_unchanged,
+    "finite_weights": finite_weights,
+    "packed_equals_alone": packed_equals_alone,
+    "padded_equals_unpadded": padded_equals_unpadded,
+    "tokenizer_round_trip": tokenizer_round_trip,
+    "special_ids": special_ids,
+    "tied_weights": tied_weights,
+}
+_TRANSFORMERS: dict[str, Callable[[CheckedModel], Check | str]] = {
+    "transformers_equals_ours": transformers_equals_ours,
+    "tokenizer_in_transformers": tokenizer_in_transformers,
+}
+_NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours")  # need ours
+_OF_TASKS: dict[str, Callable[[CheckedModel], Check | str]] = {"task_head_equals_ours": task_head_equals_ours}
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Readable):
+    """What the checks of a model came to.
+
+    Attributes:
+        folder: Of the model.
+        checks: By name.
+        skipped: By name, why a check was not made.
+    """
+
+    folder: Path
+    checks: dict[str, Check]
+    skipped: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that were made passed."""
+        return all(check.passed for check in self.checks.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        checks = {name: asdict(check) for name, check in self.checks.items()}
+        return {"model": str(self.folder), "checks": checks, "skipped": self.skipped, "passed": self.passed}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a check."""
+        rows: list[tuple[str | Styled, ...]] = []
+        for name, check in self.checks.items():
+            verdict = Styled("passed", "green") if check.passed else Styled("FAILED", "bold red")
+            rows.append((name.replace("_", " "), verdict, _difference(check), check.detail))
+        for name, reason in self.skipped.items():
+            rows.append((name.replace("_", " "), Styled("not made", "yellow"), "", reason))
+        yield Sheet(("check", "", ">difference", ""), rows)
+        failed, made = sum(not check.passed for check in self.checks.values()), len(self.checks)
+        not_made = f", {len(self.skipped)} not made" if self.skipped else ""
+        yield f"{failed} of {made} checks failed" if failed else f"all {made} checks passed{not_made}"
+
+
+def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
+    """Checks a model folder that unmask or transformers wrote.
+
+    Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task and exported
+    graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and the files are
+    as they should. A check that breaks off has failed, and says why.
+
+    Args:
+        model: Its folder, or that of a run; or its name on the hub.
+        onnx: What `unmask.export` wrote of it; None looks for `onnx` within the model's folder.
+
+    Returns:
+        The checks. Those of float numbers allow a difference of 1e-3; 8-bit graphs must correlate with ours.
+
+    Raises:
+        ModelError: There is no model, or `onnx` holds no graph.
+    """
+    subject = open_checked_model(model)
+    jobs = dict(_OURS)
+    skipped: dict[str, str] = {}
+    theirs = _TRANSFORMERS | (_OF_TASKS if subject.does_task else {})
+    if (reason := missing_transformers()) is None:
+        jobs |= theirs
+    else:
+        skipped |= dict.fromkeys(theirs, reason)
+    if subject.does_task and runs_in_transformers(subject.folder):
+        reason = "transformers runs this model here too, so there is nothing of ours to compare"
+        skipped |= {name: reason for name in (*_NETWORK, *_OF_TASKS) if jobs.pop(name, None) is not None}
+    graphs = _graph_jobs(subject, onnx)
+    if isinstance(graphs, str):
+        skipped["onnx_equals_ours"] = graphs
+    else:
+        jobs |= graphs
+    checks = {}
+    for name, job in jobs.items():
+        try:
+            result = job(subject)
+        except UnmaskError as error:
+            result = Check(False, None, str(error))
+        if isinstance(result, str):
+            skipped[name] = result
+        else:
+            checks[name] = result
+    return Verification(subject.folder, checks, skipped)
+
+
+def _difference(check: Check) -> str:
+    if check.largest_difference is None:
+        return "none"
+    return f"{check.largest_difference:.1e}" if check.largest_difference else "0"
+
+
+def _graph_jobs(
+    subject: CheckedModel, onnx: str | Path | None
+) -> dict[str, Callable[[CheckedModel], Check | str]] | str:
+    """The checks of the graphs that are there; a reason where there are none."""
+    folder = subject.folder / "onnx" if onnx is None else Path(onnx)
+    jobs: dict[str, Callable[[CheckedModel], Check | str]] = {}
+    for kind in GRAPHS:
+        if (file := folder / kind.file).is_file():
+            jobs[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
+        if (file := folder / int8_file(kind)).is_file():
+            jobs[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=file, kind=kind)
+    if not jobs:
+        if onnx is not None:
+            raise ModelError(
+                f"{folder}: there is no graph; write them with unmask export {subject.folder} --out {folder}"
+            )
+        return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
+    jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folder=folder)
+    return jobs if (reason := missing_onnx()) is None else reason

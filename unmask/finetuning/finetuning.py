@@ -1,0 +1,249 @@
+"""From labelled files to a fine-tuned model, or to a forecast of it.
+
+What a fine-tuning would do, without doing it: some steps and some predictions are made, and nothing is written.
+
+From labelled files to a fine-tuned model: the assembly, in the order in which data flows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.files import file_sha256
+from unmask.finetuning.fitting import begin_training
+from unmask.finetuning.result_folder import ResultFolder
+from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
+from unmask.finetuning.task_files import needs_packages, read_files, settings_of
+from unmask.folders.model_folder import find_model
+from unmask.hub import lasting_name
+from unmask.pretraining.dry_run import fact_lines, memory_fact
+from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.recipe.architecture import checkpoint_sha256
+from unmask.results import Readable, Result, Sheet, Shown, duration
+from unmask.tasks.known import task_named
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.training.hardware import peak_memory
+from unmask.training.loop import step_cost
+
+NUM_STEPS = 6
+NUM_PREDICTED = 256  # inputs
+
+
+class FinetuneForecast(Result):
+    """What a fine-tuning would do.
+
+    Attributes:
+        task, labels: What is learned.
+        examples: As in a summary.
+        learning_rate, num_parameters, seeds: Of the training.
+        steps: Of a seed, where it does not end early.
+        seconds: Of all seeds, likewise.
+        memory_bytes: The most that the process held; None where the system does not say.
+        device: `cpu` or `cuda`.
+    """
+
+    def shown(self) -> Iterator[Shown]:
+        """A fact a line."""
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        several = f" for each of {self.seeds} seeds" if self.seeds > 1 else ""
+        counts = self.examples.items()
+        yield from fact_lines(
+            [
+                *(
+                    (name, f"{each['records']:,} examples, {each['inputs']:,} inputs, {each['truncated']:,} cut")
+                    for name, each in counts
+                ),
+                ("model", f"{self.task}{labels}; {self.num_parameters:,} parameters without the head"),
+                (
+                    "training",
+                    f"at most {self.steps:,} steps{several} at a learning rate of {self.learning_rate:.2g}, "
+                    f"{duration(self.seconds)} in all on {self.device}",
+                ),
+                memory_fact(self.memory_bytes),
+            ]
+        )
+
+
+def forecast(runs: Runs) -> FinetuneForecast:
+    """Measures a few steps on the real model.
+
+    Args:
+        runs: Files and model, read.
+
+    Raises:
+        UnmaskError: As the real training.
+    """
+    plan, settings = runs.plan, runs.settings
+    model = runs.new_model(settings.seed)
+    learning = begin_training(model, plan, seed=settings.seed)
+    cost = step_cost(learning.steps, NUM_STEPS)
+    begin = time.monotonic()
+    examples = plan.validation.examples[:NUM_PREDICTED]
+    outputs_of(model.eval(), plan.task, examples)
+    evaluation = (time.monotonic() - begin) * len(plan.validation.examples) / len(examples)
+    steps = settings.epochs * learning.batches
+    evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
+    return FinetuneForecast(
+        {
+            "task": runs.task.kind,
+            "labels": list(runs.task.names),
+            "examples": runs.ledger,
+            "learning_rate": settings.learning_rate_for(model.config.hidden_size),
+            "num_parameters": model.num_encoder_parameters,
+            "seeds": settings.seeds,
+            "steps": steps,
+            "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
+            "memory_bytes": peak_memory(model.encoder.device),
+            "device": str(model.encoder.device),
+        }
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class FineTuned(Readable):
+    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """The best model."""
+        return load_fine_tuned(self.folder / "model")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"a fine-tuning has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a metric, and what to do next."""
+        summary = self.summary
+        several = len(summary["seeds"]) > 1
+        heads = ["", ">best model", *[">mean (± 95 %, over seeds)"] * several, *[">test"] * ("test_mean" in summary)]
+        rows = []
+        for name, value in summary["metrics"].items():
+            mean = [_mean(summary, name)] if several else []
+            test = [_number(summary["test_metrics"][name])] if "test_metrics" in summary else []
+            rows.append((name.replace("_", " "), _number(value), *mean, *test))
+        yield Sheet(tuple(heads), rows)
+        yield f"\nmodel   {summary['model']}"
+        yield f"report  {self.folder / 'report.html'}"
+        yield f"\nTry it: unmask predict {summary['model']} FILE"
+
+
+def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: str | Path,
+    *,
+    task: str,
+    train: str | Path,
+    validation: str | Path,
+    out: str | Path,
+    test: str | Path | None = None,
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> FineTuned:
+    """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
+
+    Args:
+        model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
+            its name on the hub.
+        task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
+        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
+        validation: What the best model is told by.
+        out: Folder of the result.
+        test: What the best model is measured on besides.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`.
+        resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
+            training was over (from the beginning where there is none). More seeds may be asked for than before.
+        overwrite: Replace the result in `out`.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: Whatever is wrong with files, settings or folders.
+    """
+    reporter = reporter or LogReporter()
+    chosen = settings_of(settings)
+    paths = _paths(train, validation, test)
+    source = find_model(model)
+    folder = ResultFolder(Path(out))
+    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
+    runs = _opened(source, task, paths, chosen, reporter)
+    content = {
+        "model": lasting_name(model, source),
+        "task": task,
+        **{name: str(path) for name, path in paths.items()},
+        "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
+        "finetune": chosen.model_dump(),
+    }
+    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
+    try:
+        return FineTuned(folder.root, runs.run(folder, finished))
+    except UnmaskError:
+        folder.discard()
+        raise
+
+
+def forecast_finetune(
+    model: str | Path,
+    *,
+    task: str,
+    train: str | Path,
+    validation: str | Path,
+    test: str | Path | None = None,
+    settings: Sequence[str] = (),
+    reporter: Reporter | None = None,
+) -> FinetuneForecast:
+    """What `finetune` would do with the same arguments; nothing is written. See `unmask.finetuning.finetuning`.
+
+    Raises:
+        UnmaskError: As `finetune`.
+    """
+    paths = _paths(train, validation, test)
+    return forecast(_opened(find_model(model), task, paths, settings_of(settings), reporter or LogReporter()))
+
+
+def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:
+    given = {"train": train, "validation": validation, "test": test}
+    return {name: Path(path) for name, path in given.items() if path is not None}
+
+
+def _opened(source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: Reporter) -> Runs:
+    """Model and files, read and found to fit each other."""
+    kind = task_named(task)
+    needs_packages()
+    tokenizer = load_tokenizer(source)
+    pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
+    pooling = pooling_for(pretrained, kind, settings.pooling)
+    files, learned = read_files(kind, paths, settings, reporter.note, pooling=pooling)
+    return Runs(pretrained, tokenizer, files, learned, settings, reporter)
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def _mean(summary: dict[str, Any], name: str) -> str:
+    """Of the seeds, with half the width of its interval where they differ."""
+    margin = summary["margin"][name]
+    return _number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}")

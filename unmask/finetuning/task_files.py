@@ -1,0 +1,132 @@
+"""The files and the settings of a fine-tuning, read and found to fit each other."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.folders.layout_names import Pooling
+from unmask.recipe.overrides import apply_overrides, set_value
+from unmask.settings import validated
+from unmask.tasks.labelled_files import read_labelled
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Labelled, Task, few
+
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that were given, read."""
+
+    train: Labelled
+    validation: Labelled
+    test: Labelled | None
+
+
+def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
+    """The settings that `finetune.key=value` overrides say.
+
+    Raises:
+        SettingsError: One is of another section, or not known, or has a value that it cannot have.
+    """
+    values: dict[str, Any] = {}
+    apply_overrides(values, overrides)
+    if strangers := sorted(set(values) - {"finetune"}):
+        raise SettingsError(
+            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"
+        )
+    columns = values.get("finetune", {}).get("columns")
+    for name, value in columns.items() if isinstance(columns, dict) else ():
+        if isinstance(value, int) and not isinstance(value, bool):
+            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
+    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
+
+
+def read_files(
+    kind: type[Task],
+    paths: Mapping[str, Path],
+    settings: FinetuneSettings,
+    note: Callable[[str], None],
+    *,
+    pooling: Pooling = "first",
+) -> tuple[Files, Task]:
+    """Reads the files of a task.
+
+    Args:
+        kind: The task.
+        paths: Of `train` and `validation`, and of `test` where there is one.
+        settings: Name columns.
+        note: Told which columns were found, and what is remarkable about labels.
+        pooling: What whole texts will be told from.
+
+    Returns:
+        The files, and what a model of the training file will do.
+
+    Raises:
+        CorpusError: A file cannot be read, or has labels that do not fit.
+    """
+    train = read_labelled(paths["train"], kind, settings.columns)
+    if train.columns is not None:
+        found = {name: column for name, column in vars(train.columns).items() if column is not None}
+        note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
+    task = kind.learned_from(train, settings, pooling)
+    if remark := task.remark(train):
+        note(remark)
+    others = {}
+    for name in ("validation", "test"):
+        if name in paths:
+            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            if remark := task.check(others[name], train.path):
+                note(remark)
+    return Files(train, others["validation"], others.get("test")), task
+
+
+def class_weights(train: Labelled, task: Task, wanted: str | Mapping[str, float] | None) -> list[float] | None:
+    """Weights of the losses by class, in the order of the classes.
+
+    Raises:
+        SettingsError: The task has no classes, or the table names others than the training file.
+
+    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
+    """
+    if wanted is None:
+        return None
+    counts = Counter(name for record in train.records for name in task.classes_of(record))
+    if not counts:
+        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
+    if not isinstance(wanted, str):
+        if unknown := sorted(set(wanted) - set(task.names)):
+            raise SettingsError(
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
+            )
+        return [wanted.get(name, 1.0) for name in task.names]
+    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
+
+
+def selecting_metric(task: Task, wanted: str | None) -> str:
+    """The metric that the best model is chosen by.
+
+    Raises:
+        SettingsError: The task has no such metric.
+    """
+    names = task.metric_names
+    if wanted is not None and wanted not in names:
+        raise SettingsError(f"finetune.metric = {wanted!r}: metrics of this task are {', '.join(names)}")
+    return wanted or names[0]
+
+
+def needs_packages() -> None:
+    """Finds out before training that the packages that metrics need are there.
+
+    Raises:
+        SettingsError: One is missing.
+    """
+    for name, package in _PACKAGES.items():
+        if importlib.util.find_spec(name) is None:
+            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")

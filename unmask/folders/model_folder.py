@@ -1,0 +1,251 @@
+"""Model folders: found, read, written.
+
+Model folders: config.json and model.safetensors, as transformers reads and writes them.
+
+Where a model lies: what users call a model, to a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import ModelError
+from unmask.files import writing
+from unmask.folders.bert import BERT, ROBERTA, ROBERTA_PRELAYERNORM
+from unmask.folders.layout_names import FolderLayout
+from unmask.folders.modernbert import MODERNBERT
+from unmask.hub import MODEL, local_path
+from unmask.network.config import EncoderConfig
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import BoundaryHead, PairHead, heads_for
+from unmask.network.initial_weights import initialise_head
+from unmask.network.layouts import Layout
+
+log = logging.getLogger("unmask")
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_CLASSIFIER = "cls.seq_relationship.weight"
+# A layout is named as transformers names it in `model_type`.
+LAYOUTS: dict[Layout, FolderLayout] = {
+    "modernbert": MODERNBERT,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "roberta-prelayernorm": ROBERTA_PRELAYERNORM,
+}
+
+
+def save_model(model: MaskedLM, folder: Path) -> None:
+    """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
+
+    Args:
+        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
+            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
+            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
+            head for span boundaries is left out, and the log says so.
+        folder: Made where missing.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    layout = LAYOUTS[model.config.layout]
+    ours = {
+        name: parameter.detach().to("cpu", torch.float32)
+        for name, parameter in model.named_parameters()
+        if not name.startswith(f"{BoundaryHead.name}.")
+    }
+    if model.find_head(BoundaryHead) is not None:
+        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+    weights = model.kept_weights | layout.names.to_transformers(ours)
+    content = layout.write_config(model.config)
+    if model.find_head(PairHead) is not None or _CLASSIFIER in model.kept_weights:
+        content["architectures"] = [layout.pair_architecture]
+    if model.label_names is not None:
+        content |= label_content(model.label_names) | layout.pooling_content("first")
+    with writing(folder, SafetensorError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+
+
+def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
+    """Loads a model that unmask or transformers wrote.
+
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
+    loaded where it stands beside that for masked tokens.
+
+    Args:
+        folder: With config.json and model.safetensors.
+        mask_id: The tokenizer's.
+
+    Raises:
+        ModelError: A file is missing or damaged, or the layout is not supported.
+    """
+    content, layout = read_config_file(folder)
+    config = layout.read_config(content, mask_id=mask_id)
+    weights = read_weights(folder)
+    names = _label_names(config, content, weights)
+    return build_from_weights(config, weights, where=folder / WEIGHTS, label_names=names)
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a folder, by the names they have there.
+
+    Raises:
+        ModelError: The file is missing or damaged.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {WEIGHTS}")
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: damaged ({error})") from error
+
+
+def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
+    """What config.json says of the encoder; no weight is read.
+
+    Args:
+        folder: Of a model.
+        mask_id: The tokenizer's.
+
+    Raises:
+        ModelError: The file is missing or damaged, or the layout is not supported.
+    """
+    content, layout = read_config_file(folder)
+    return layout.read_config(content, mask_id=mask_id)
+
+
+def has_prediction_head(folder: Path, layout: Layout) -> bool:
+    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not.
+
+    Raises:
+        ModelError: The weights are missing or damaged.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {WEIGHTS}")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            stored = dict.fromkeys(opened.keys(), torch.empty(0))
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: damaged ({error})") from error
+    names = LAYOUTS[layout].names
+    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored))
+
+
+def build_from_weights(
+    config: EncoderConfig, weights: dict[str, torch.Tensor], *, where: Path, label_names: Sequence[str] | None = None
+) -> MaskedLM:
+    """A model with weights named as transformers names them.
+
+    Args:
+        config: Of the encoder.
+        weights: Its weights, and those of its heads.
+        where: The file, for errors and the log.
+        label_names: Of the head for classes; None builds none.
+
+    Raises:
+        ModelError: A weight is missing or of another shape.
+    """
+    model = MaskedLM(config, heads_for(config, label_names=label_names))
+    names = LAYOUTS[config.layout].names
+    weights = names.canonical(weights)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    ours = names.from_transformers(weights, shapes, where=str(where))
+    has_head = "head.bias" in ours
+    if not has_head:
+        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
+        initialise_head(model, seed=0)
+    model.load_state_dict(ours, strict=has_head)
+    used = {theirs for name in shapes for theirs in names.theirs(name)}
+    model.kept_weights = names.kept_weights(weights, used, where=str(where))
+    return model
+
+
+def label_content(names: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of classes in the order of their numbers; transformers counts them by it."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
+def _label_names(
+    config: EncoderConfig, content: Mapping[str, Any], weights: dict[str, torch.Tensor]
+) -> tuple[str, ...] | None:
+    """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
+    layout = LAYOUTS[config.layout]
+    stored = layout.names.canonical(weights)
+    wanted = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
+    if any(name not in stored for ours in (*wanted, "head.bias") for name in layout.names.theirs(ours)):
+        return None
+    if layout.pooling_of(content, CONFIG) != "first":
+        return None
+    number = len(stored[layout.names.theirs(wanted[0])[0]])
+    names = content.get("id2label") or {str(i): f"LABEL_{i}" for i in range(number)}
+    return tuple(str(names[key]) for key in sorted(names, key=int))
+
+
+def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
+    """The content of config.json, and the layout that it names.
+
+    Raises:
+        ModelError: The file is missing or no JSON, or the layout is not supported.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{file}: not JSON ({error})") from error
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind not in LAYOUTS:
+        supported = ", ".join(map(repr, LAYOUTS))
+        raise ModelError(f"{file}: model_type {kind!r} is not supported; supported are {supported}")
+    return dict(content), LAYOUTS[kind]
+
+
+_WAY_OUT = "give the folder of a model, such as RUN/model"
+
+
+def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
+    """The folder of a model.
+
+    Args:
+        model: It, the folder of a run, or the name of a model on the hub; see `unmask.hub`.
+        way_out: What errors advise.
+
+    Raises:
+        ModelError: There is none.
+    """
+    path = local_path(model, MODEL)
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such folder; {way_out}, or the name of a model on the hub")
+    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
+        path /= "model"
+    return path
+
+
+def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
+    """The same, where configuration and weights must be there, in the files that our encoder reads.
+
+    Raises:
+        ModelError: There is no such folder, or it lacks a file.
+    """
+    path = find_model(model, way_out=way_out)
+    for name in (CONFIG, WEIGHTS):
+        if not (path / name).is_file():
+            raise ModelError(f"{path}: there is no {name}; {way_out}")
+    return path

@@ -1,0 +1,159 @@
+"""Small files beside the weights: those of sentence-transformers, and checksums.
+
+What makes a model folder one of sentence-transformers too: small files that say how tokens become a vector.
+
+modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
+1_Pooling/config.json    which pooling
+
+Checksums of a model folder's files, by which `unmask verify` knows whether they are what training wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError
+from unmask.files import file_sha256, write_atomically
+from unmask.folders.layout_names import Pooling
+from unmask.network.config import EncoderConfig
+
+MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
+_OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
+# What newer files say under `pooling_mode`, older ones say with a key each.
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_WAY_OUT = (
+    "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
+    "without modules.json, which has the mean"
+)
+
+
+def write_sentence_files(config: EncoderConfig, folder: Path) -> None:
+    """Writes the files beside `config.json`, so that `SentenceTransformer(folder)` takes the mean over the tokens.
+
+    The mean counts all tokens but padding, `[CLS]` and `[SEP]` included, as is usual there.
+
+    Args:
+        config: Of the encoder.
+        folder: An existing model folder.
+
+    Source: Reimers and Gurevych 2019 (Sentence-BERT), section 3 (mean pooling).
+    """
+    library = "sentence_transformers.models"
+    pooling = {
+        "word_embedding_dimension": config.hidden_size,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+        "pooling_mode_weightedmean_tokens": False,
+        "pooling_mode_lasttoken": False,
+        "include_prompt": True,
+    }
+    files: dict[str, Any] = {
+        MODULES: [
+            {"idx": 0, "name": "0", "path": "", "type": f"{library}.Transformer"},
+            {"idx": 1, "name": "1", "path": POOLING_FOLDER, "type": f"{library}.Pooling"},
+        ],
+        f"{POOLING_FOLDER}/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": config.max_position_embeddings, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    (folder / POOLING_FOLDER).mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_pooling(folder: Path) -> Pooling:
+    """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so.
+
+    Raises:
+        ModelError: In a way that is not offered; or a file is damaged.
+    """
+    modules = _modules(folder)
+    for kind, _ in modules:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
+    places = [path for kind, path in modules if kind == "Pooling"]
+    if not places:
+        return "mean"
+    file = folder / places[0] / "config.json"
+    modes = _modes(_read(file), file)
+    if len(modes) != 1 or modes[0] not in _OFFERED:
+        raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
+    return _OFFERED[modes[0]]
+
+
+def read_normalize(folder: Path) -> bool:
+    """Whether sentence-transformers divides the vectors of a folder's model by their length.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    return any(kind == "Normalize" for kind, _ in _modules(folder))
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Classes, without the packages that they stand in, and their folders; none where there is no file."""
+    file = folder / MODULES
+    if not file.is_file():
+        return []
+    try:
+        return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
+
+
+def _modes(content: Any, file: Path) -> list[str]:
+    """The kinds of pooling, whose vectors stand side by side where there are several."""
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: damaged (no table); mend it, or {_WAY_OUT}")
+    if (said := content.get("pooling_mode")) is not None:
+        return [said] if isinstance(said, str) else [str(mode) for mode in said]
+    return [mode for key, mode in _MODES.items() if content.get(key)] or ["mean"]
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: not readable as JSON ({error}); mend it") from error
+
+
+CHECKSUMS = "checksums.json"
+_FILES = ("config.json", "model*.safetensors", "tokenizer.json")  # what decides the result, and nothing else
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes `checksums.json` over the files that decide what the model says; call it when they are all there."""
+    found = sorted(path for pattern in _FILES for path in folder.glob(pattern))  # transformers shares large weights out
+    content = {path.name: file_sha256(path) for path in found}
+    write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """File to SHA-256, or None where nobody wrote any (transformers does not).
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    file = folder / CHECKSUMS
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {str(name): str(value) for name, value in content.items()}
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error

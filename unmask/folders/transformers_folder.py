@@ -1,0 +1,260 @@
+"""Folders of models that transformers runs: read without code from the folder, given a task's head, and written.
+
+The encoder's weights are read once; a network for a task is made anew from each seed, with a new head, also where the
+folder had one of the same size.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.errors import ModelError, SettingsError, UnsupportedError
+from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file
+from unmask.folders.task_folder import KEY, TaskHead
+from unmask.network.transformers_network import ForeignConfig, ForeignTask, drawn_from, foreign_config
+
+_OTHER_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
+_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError)  # what transformers raises
+
+
+@dataclass(frozen=True)
+class ForeignPretrained:
+    """A pretrained encoder that transformers runs.
+
+    Attributes:
+        folder: Where it was loaded from.
+        config: What its inputs look like.
+        theirs: Its configuration in transformers; it stays as it is.
+        weights: Of the encoder, without a head; float32.
+    """
+
+    folder: Path
+    config: ForeignConfig
+    theirs: Any
+    weights: Mapping[str, Tensor]
+
+
+def runs_in_transformers(folder: Path) -> bool:
+    """Whether transformers runs a folder's model.
+
+    It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
+    are in other files. What is no model's folder at all is left to whoever reads it.
+    """
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind not in LAYOUTS:
+        return isinstance(kind, str)
+    if not (folder / WEIGHTS).is_file():
+        return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
+    return unsupported(folder) is not None
+
+
+def unsupported(folder: Path) -> str | None:
+    """Which part a model of one of our layouts has that our encoder lacks, in words.
+
+    None: there is none, or the folder is broken, which is left to whoever reads it.
+    """
+    try:
+        content, layout = read_config_file(folder)
+        # Rates of dropout are no such part, and of some of them whoever loads the model is warned.
+        layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
+    except UnsupportedError as error:
+        return str(error)
+    except ModelError:
+        return None
+    return None
+
+
+def import_transformers(folder: Path, kind: str | None) -> Any:
+    """The library.
+
+    Args:
+        folder: What it is needed for, for the error's text.
+        kind: The `model_type` there.
+
+    Raises:
+        ModelError: It is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ModelError(
+            f"{folder}: this model, of type {kind!r}, runs in transformers, which is not installed: "
+            "pip install 'unmask[transformers]'"
+        ) from error
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what is missing is told by our errors
+    return transformers
+
+
+def load_foreign(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> ForeignPretrained:
+    """Loads an encoder that transformers knows.
+
+    Args:
+        folder: With a config.json for which `runs_in_transformers` holds.
+        vocab_size, pad_id: The tokenizer's.
+        max_length: See `foreign_config`.
+
+    Raises:
+        ModelError: transformers is not installed or cannot read the folder, weights of the encoder are missing, or it
+            is none that can be fine-tuned here.
+    """
+    transformers = import_transformers(folder, _kind(folder))
+    model, missing = read_foreign(transformers.AutoModel, folder, what="encoder")
+    if lacking := [name for name in missing if _POOLER not in name]:
+        raise ModelError(f"{folder}: the weights lack {_few(lacking)}, which an encoder of this type has")
+    _check_vocabulary(model, folder, vocab_size)
+    config = foreign_config(model, folder, pad_id=pad_id, max_length=max_length)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
+    return ForeignPretrained(folder, config, model.config, weights)
+
+
+def foreign_with_head(
+    pretrained: ForeignPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
+) -> ForeignTask:
+    """A network with the same weights and a new head, as transformers draws it.
+
+    Args:
+        pretrained: The encoder.
+        head: What it gets.
+        seed: Of the head's weights; of all, where they are not taken over.
+        dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
+        trained: Whether the encoder's weights are taken over; else they are drawn anew.
+
+    Raises:
+        ModelError: transformers has no such head for the model, or one that does not fit it.
+        SettingsError: There is no rate of dropout to replace.
+    """
+    transformers = import_transformers(pretrained.folder, pretrained.theirs.model_type)
+    config = _config_for(pretrained, head, dropout)
+    auto = getattr(transformers, f"AutoModelFor{head.architecture}")
+    with drawn_from(seed, torch.device("cpu")):
+        try:
+            model = auto.from_config(config, trust_remote_code=False)
+        except _UNREADABLE as error:
+            raise ModelError(
+                f"{pretrained.folder}: transformers has no head for {head.architecture} for models of type "
+                f"{config.model_type!r} ({_reason(error)})"
+            ) from error
+    if trained:
+        found = model.base_model.load_state_dict(pretrained.weights, strict=False)
+        if lacking := [name for name in found.missing_keys if _POOLER not in name]:
+            raise ModelError(f"{pretrained.folder}: the weights lack {_few(lacking)}, which {type(model).__name__} has")
+    return ForeignTask(model.float(), pretrained.config)
+
+
+def save_foreign_task(network: ForeignTask, head: TaskHead, folder: Path) -> None:
+    """Writes a network that transformers' class for the task loads, with the same logits.
+
+    Args:
+        network: With the task's head.
+        head: That head.
+        folder: Made where missing.
+    """
+    model = network.encoder.model
+    setattr(model.config, KEY, dict(head.own))
+    model.save_pretrained(folder)
+    if (folder / WEIGHTS).is_file():  # safetensors makes files that only their owner may read
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)
+
+
+def load_foreign_task(
+    folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
+) -> ForeignTask:
+    """Loads a fine-tuned network that unmask or transformers wrote.
+
+    Args:
+        folder: With a config.json for which `runs_in_transformers` holds.
+        head: As config.json has it.
+        vocab_size, pad_id: The tokenizer's.
+        max_length: See `foreign_config`.
+
+    Raises:
+        ModelError: transformers is not installed or cannot read the folder, or weights are missing.
+    """
+    transformers = import_transformers(folder, _kind(folder))
+    auto = getattr(transformers, f"AutoModelFor{head.architecture}")
+    model, missing = read_foreign(auto, folder, what=f"model for {head.architecture}")
+    if missing:
+        raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
+    _check_vocabulary(model, folder, vocab_size)
+    return ForeignTask(model, foreign_config(model, folder, pad_id=pad_id, max_length=max_length)).eval()
+
+
+def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
+    """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
+
+    Args:
+        auto: One of transformers' `AutoModel` classes.
+        folder: With config.json and weights.
+        what: The kind of model, for the error.
+
+    Returns:
+        The model in float32, and the names of weights that the folder lacks.
+
+    Raises:
+        ModelError: transformers cannot read it.
+    """
+    try:
+        with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
+            model, report = auto.from_pretrained(
+                folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
+            )
+    except _UNREADABLE as error:
+        why = "" if (lacking := unsupported(folder)) is None else f"{lacking}, and there is "
+        raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
+    return model.float(), sorted(report["missing_keys"])
+
+
+def _config_for(pretrained: ForeignPretrained, head: TaskHead, dropout: float | None) -> Any:
+    config = copy.deepcopy(pretrained.theirs)
+    config._name_or_path = ""  # else transformers 4 writes the folder into config.json
+    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
+    if head.names:
+        content = label_content(head.names)
+        config.id2label, config.label2id = dict(enumerate(head.names)), content["label2id"]
+    else:
+        config.num_labels = 2  # begin and end
+    config.problem_type = head.problem_type
+    if dropout is None:
+        return config
+    rates = [
+        name
+        for name, value in config.to_dict().items()
+        if "dropout" in name and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    if not rates:
+        raise SettingsError(f"finetune.dropout: the config.json in {pretrained.folder} has no rate of dropout")
+    for name in rates:
+        setattr(config, name, dropout)
+    return config
+
+
+def _check_vocabulary(model: Any, folder: Path, vocab_size: int) -> None:
+    if vocab_size > model.config.vocab_size:
+        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, but the model only {model.config.vocab_size}")
+
+
+def _kind(folder: Path) -> str:
+    return json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model_type"]
+
+
+def _reason(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")

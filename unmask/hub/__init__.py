@@ -1,1 +1,0 @@
-"""Models of the hub by their names, and the copies of their files on this machine."""

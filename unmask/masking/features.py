@@ -1,0 +1,227 @@
+"""Features of data sets as columns and rows, and counts of their tokens.
+
+How often each token stands in a data set.
+
+Features, as data sets give them one by one, to padded columns and rows.
+
+Shape: B = features, S = the longest of them, or a multiple of what is asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.errors import DataError
+from unmask.masking.plain_rows import before_padding, check_ids, content_rows
+from unmask.rows.rows import Rows
+from unmask.tokenizer.loading import as_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
+    """Counts how often each id stands in a tokenised data set, for strategies and replacements by frequency.
+
+    Args:
+        dataset: Features with `input_ids`, or lists of token ids, one after the other.
+        tokenizer: In any form that `Masker.from_tokenizer` takes.
+
+    Returns:
+        [vocab_size], int64. Special tokens are counted as they stand; masking leaves them out.
+
+    Raises:
+        DataError: A feature has no `input_ids`, or they are not integers.
+        SettingsError: Ids lie outside the vocabulary.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    known = as_tokenizer(tokenizer)
+    counts = np.zeros(known.vocab_size, dtype=np.int64)
+    features = iter(dataset)
+    while part := list(islice(features, 1000)):
+        ids, _ = joined("input_ids", as_mappings(part))
+        check_ids(ids, known)
+        counts += np.bincount(ids, minlength=known.vocab_size)
+    return counts
+
+
+# Columns whose meaning is known. Others that hold one integer a token are annotations.
+_KNOWN = (
+    "input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "word_starts", "labels",
+)  # fmt: skip
+# Those that a batch passes on as they are.
+PASSED_ON = ("token_type_ids", "position_ids")
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """Features one below the other, padded on the right.
+
+    Attributes:
+        lengths: [B]: tokens of each feature, before padding.
+        known: By name, [B, S], int64: the columns whose meaning is known.
+        annotations: By name, [B, S], int64.
+        other: Names of the columns that hold something else.
+    """
+
+    lengths: NDArray[np.int64]
+    known: Mapping[str, NDArray[np.int64]]
+    annotations: Mapping[str, NDArray[np.int64]]
+    other: tuple[str, ...]
+
+
+def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multiple: int | None) -> FeatureColumns:
+    """Pads features.
+
+    Args:
+        features: Each a mapping of columns, or the list of its token ids.
+        padding: What stands behind a feature's end, by column, where that is not 0.
+        multiple: S is a multiple of this.
+
+    Raises:
+        DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; or
+            an attention mask holds anything but 0 and 1.
+    """
+    mappings = as_mappings(features)
+    first = mappings[0] if mappings else {"input_ids": []}
+    if "input_ids" not in first:
+        raise DataError(f"the features have no input_ids; they have {', '.join(first)}")
+    flat, lengths = joined("input_ids", mappings)
+    width = int(lengths.max(initial=0))
+    if multiple:
+        width = -(-width // multiple) * multiple
+    inside = np.arange(width) < lengths[:, None]
+
+    def padded(name: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(values) == inside.size:
+            return values.reshape(inside.shape)
+        column = np.full(inside.shape, padding.get(name, 0), dtype=np.int64)
+        column[inside] = values
+        return column
+
+    known = {"input_ids": padded("input_ids", flat)}
+    for name in _KNOWN[1:]:
+        if any(name in feature for feature in mappings):
+            values, own = joined(name, mappings)
+            if (own != lengths).any():
+                number = int(np.flatnonzero(own != lengths)[0])
+                raise DataError(
+                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; it wants one a token"
+                )
+            if name == "attention_mask":
+                _check_attention(values, lengths)
+            known[name] = padded(name, values)
+    annotations, other = {}, []
+    for name in first:
+        if name not in _KNOWN:
+            found = _annotation(name, mappings, lengths)
+            if found is None:
+                other.append(name)
+            else:
+                annotations[name] = padded(name, found)
+    return FeatureColumns(lengths, known, annotations, tuple(other))
+
+
+def as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Features as mappings of columns; one that is the list of its token ids has these alone."""
+    return [feature if isinstance(feature, Mapping) else {"input_ids": feature} for feature in features]
+
+
+def rows_of(columns: FeatureColumns, tokenizer: Tokenizer) -> Rows:
+    """Makes rows of them, each keyed by its content.
+
+    Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
+    vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either.
+
+    Raises:
+        SettingsError: Ids lie outside the vocabulary.
+    """
+    known = columns.known
+    input_ids = known["input_ids"]
+    check_ids(input_ids, tokenizer)
+    attended = known.get("attention_mask")
+    inside = before_padding(input_ids, tokenizer) if attended is None else attended != 0
+    rows = content_rows(input_ids, inside, tokenizer)
+    if "special_tokens_mask" in known:
+        text = torch.from_numpy(known["special_tokens_mask"] == 0)
+        rows = replace(rows, maskable=rows.maskable & text)
+    if "word_starts" in known:
+        rows = replace(rows, word_starts=torch.from_numpy(known["word_starts"] != 0) & rows.maskable)
+    return replace(rows, annotations={name: torch.from_numpy(c) for name, c in columns.annotations.items()})
+
+
+def joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The values of a column one behind another, and how many each feature has.
+
+    Raises:
+        DataError: It is missing, or no list of integers.
+    """
+    for number, feature in enumerate(features):
+        if name not in feature:
+            raise DataError(f"feature {number} has no {name}, which others have")
+    given = [feature[name] for feature in features]
+    if all(type(values) is list for values in given):
+        return _joined_lists(name, given), np.fromiter(map(len, given), dtype=np.int64, count=len(given))
+    parts = []
+    for number, values in enumerate(given):
+        part = np.asarray(values)
+        if part.ndim != 1 or (part.size and part.dtype.kind not in "iub"):
+            raise DataError(f"{name} of feature {number} is not a list of integers")
+        parts.append(part)
+    lengths = np.array([len(part) for part in parts], dtype=np.int64)
+    flat = np.concatenate(parts) if parts else np.empty(0)
+    return flat.astype(np.int64, copy=False), lengths
+
+
+def _check_attention(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Raises: DataError: It holds anything but 0 and 1."""
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if len(wrong):
+        number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
+        raise DataError(
+            f"attention_mask of feature {number} holds {values[wrong[0]]}; it wants 1 at tokens and 0 at padding. "
+            "Numbers of packed texts cannot be passed on: give each text as a feature of its own"
+        )
+
+
+def _joined_lists(name: str, given: Sequence[list[Any]]) -> NDArray[np.int64]:
+    """Lists one behind another; in half the time that numpy takes, which looks at all before it copies.
+
+    Where all values are the same, as those of `attention_mask` often are, none of them is looked at: lists count equal
+    objects in a twentieth of that time.
+    """
+    some = next((values[0] for values in given if values), None)
+    if (
+        isinstance(some, int)
+        and -(2**63) <= some < 2**63
+        and all(values.count(some) == len(values) for values in given)
+    ):
+        return np.full(sum(map(len, given)), some, dtype=np.int64)
+    buffer = array("q")
+    for number, values in enumerate(given):
+        try:
+            buffer.fromlist(values)
+        except (TypeError, OverflowError) as error:
+            raise DataError(f"{name} of feature {number} is not a list of integers") from error
+    return np.frombuffer(buffer, dtype=np.int64)
+
+
+def _annotation(
+    name: str, features: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """The values of a column that holds one integer a token in every feature; None where it does not."""
+    for feature in features:
+        value = feature.get(name)
+        if value is None or isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__"):
+            return None
+    try:
+        flat, own = joined(name, features)
+    except (DataError, ValueError, TypeError):  # ragged or of another kind: no annotation
+        return None
+    return flat if (own == lengths).all() else None

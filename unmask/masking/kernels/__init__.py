@@ -1,1 +1,0 @@
-"""Masking, on the host: loops over tokens, compiled."""

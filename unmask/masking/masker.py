@@ -1,0 +1,334 @@
+"""The masker: a batch of rows in, what the model sees and what it must predict out.
+
+A mask is a pure function of (seed, epoch, the segment's key, position in it): never of the batch, the row or the order
+in which rows arrive. The key says which text the segment is (see `Rows.segment_keys`). One hash gives each token its
+random bits; nothing is drawn from a generator. The host does the masking, by loops that are compiled; rows that are on
+another device are brought here, and what is made of them goes back.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.errors import SettingsError
+from unmask.hashing import mix, mix_ints
+from unmask.masking.draw_loops import RATE_BITS
+from unmask.masking.flat_rows import Boundaries, FlatRows, FlatUnits, boundaries, flatten, partition
+from unmask.masking.hash_set import pick, take
+from unmask.masking.mixture import draw_mixture
+from unmask.masking.plain_rows import rows_from_ids
+from unmask.masking.rate_schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
+from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
+from unmask.masking.row_loops import POINT
+from unmask.masking.settings import MaskingSettings, MixtureUnits
+from unmask.masking.unit_draw import draw_units, fill_tokens
+from unmask.masking.vocabulary_tables import Scores, Tables
+from unmask.masking.weights import keys_of
+from unmask.rows.rows import Rows
+from unmask.settings import validated
+from unmask.tokenizer.loading import as_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+IGNORED = -100
+_MASK, _REPLACE, _RATE = 1, 2, 4
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """What a masker makes of rows. It unpacks like a mapping: `model(**masked)` works with transformers.
+
+    Attributes:
+        input_ids: [B, S], int64: what the model sees.
+        labels: [B, S], int64: the original id where it is to be predicted, -100 elsewhere.
+        attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
+        loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
+            among the keys.
+        boundaries: Of the units in which targets stand, where the masker was asked for them; not among the keys.
+    """
+
+    input_ids: Tensor
+    labels: Tensor
+    attention_mask: Tensor
+    loss_weights: Tensor | None = None
+    boundaries: Boundaries | None = None
+
+    def part(self, begin: int, end: int) -> MaskedRows:
+        """Rows `begin` to `end`, without a copy."""
+        weights = None if self.loss_weights is None else self.loss_weights[begin:end]
+        input_ids, labels, attention_mask = (self[name][begin:end] for name in self.keys())
+        outside = None if self.boundaries is None else self.boundaries.part(begin, end)
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
+
+    def to(self, device: torch.device) -> MaskedRows:
+        """The same on another device."""
+        weights = None if self.loss_weights is None else self.loss_weights.to(device)
+        outside = None if self.boundaries is None else self.boundaries.to(device)
+        input_ids, labels, attention_mask = (self[name].to(device) for name in self.keys())
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
+
+    def keys(self) -> Iterator[str]:
+        """Names of the tensors."""
+        return iter(("input_ids", "labels", "attention_mask"))
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in tuple(self.keys()):
+            raise KeyError(name)
+        tensor: Tensor = getattr(self, name)
+        return tensor
+
+
+@dataclass(frozen=True)
+class WeighedRows:
+    """What masking draws from: units, weights and rates. Each is [B, S]; of padding and special tokens nothing counts.
+
+    Attributes:
+        begin: int64: place in the line of all rows at which the token's unit begins.
+        size: int64: tokens of its unit.
+        log2_weight: float64: logarithm of its weight to base 2; only differences within a segment mean anything.
+        rate: float64: expected share of its segment's tokens that is chosen.
+    """
+
+    begin: Tensor
+    size: Tensor
+    log2_weight: Tensor
+    rate: Tensor
+
+
+class _Weighed(NamedTuple):
+    """The same in a line, with what replacement and a budget of tokens need."""
+
+    rows: FlatRows
+    units: FlatUnits
+    rate: float | Tensor
+    log2_T: Tensor | None
+    keys_T: Tensor | None
+    per_unit: bool | Tensor
+    in_span_T: Tensor | None  # None: all are alike
+
+
+class Masker:
+    """Masks batches of rows by one strategy.
+
+    Args:
+        settings: Strategy, rate and replacement.
+        tokenizer: For the ids that are ordinary, and the mask's.
+        seed: Masks of different seeds are independent.
+        frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"` and for
+            weights by frequency.
+        tables: These and others, in place of `frequencies`.
+        with_boundaries: Whether masked rows say where the units end.
+
+    Raises:
+        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary; or boundaries are asked
+            for and the tokenizer puts nothing around a text.
+    """
+
+    def __init__(
+        self,
+        settings: MaskingSettings,
+        tokenizer: Tokenizer,
+        *,
+        seed: int = 0,
+        frequencies: NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
+        with_boundaries: bool = False,
+    ) -> None:
+        if with_boundaries and (tokenizer.special.cls is None or tokenizer.special.sep is None):
+            raise SettingsError(
+                "the span-boundary objective predicts a span from the tokens on either side of it, but the tokenizer "
+                "has no [CLS] or no [SEP] to stand there at the ends of a text; take another tokenizer, or remove "
+                "objectives.span_boundary"
+            )
+        self.with_boundaries = with_boundaries
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.seed = seed
+        counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
+        self.tables = tables or Tables(tokenizer.vocab_size, counted)
+        self._held: Tables | None = None  # with the latest scores
+        counts = uniform_counts(tokenizer.ordinary)
+        if settings.replacement.random_from == "unigram":
+            counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
+        self._random_tokens = RandomTokens(counts)
+
+    @classmethod
+    def from_tokenizer(
+        cls,
+        tokenizer: Any,
+        *,
+        strategy: str = "random",
+        rate: float | RateSchedule = 0.15,
+        replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        random_from: str = "uniform",
+        seed: int = 0,
+        frequencies: Sequence[int] | NDArray[np.int64] | None = None,
+        tables: Tables | None = None,
+    ) -> Masker:
+        """Makes a masker for a tokenizer.
+
+        Args:
+            tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
+            strategy: A name of `unmask.masking.settings.STRATEGIES`.
+            rate: Expected share of the text's tokens that is predicted, in (0, 1), or a schedule.
+            replacement: Shares of mask, random and unchanged among them.
+            random_from: `uniform` or `unigram`.
+            seed: Masks of different seeds are independent.
+            frequencies: [vocab_size]: counts for `unigram`.
+            tables: These and others, in place of `frequencies`.
+
+        Raises:
+            SettingsError: A value is unknown or out of range.
+            TokenizerError: The tokenizer cannot be used.
+        """
+        settings = validated(
+            MaskingSettings,
+            {
+                "strategy": strategy,
+                "rate": rate,
+                "replacement": {"shares": replacement, "random_from": random_from},
+            },
+            where="masking",
+        )
+        counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
+        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts, tables=tables)
+
+    def _tables_with(self, scores: Scores | None) -> Tables:
+        """The tables on the host; those of other scores are made when they are first seen."""
+        wanted = scores or self.tables.scores
+        if self._held is None or _version(self._held.scores) != _version(wanted):
+            self._held = self.tables.with_scores(wanted).to(_HOST)
+        return self._held
+
+    def __call__(
+        self,
+        rows: Rows | Tensor | Sequence[Sequence[int]],
+        *,
+        epoch: int = 0,
+        progress: float = 0.0,
+        step: int = 0,
+        scores: Scores | None = None,
+    ) -> MaskedRows:
+        """Masks a batch. The rows are unchanged.
+
+        Args:
+            rows: Packed rows; or token ids with their special tokens, as a list of lists of any lengths or a
+                padded [B, S] integer tensor.
+            epoch: Masks of different epochs are independent, unless the settings say `static`.
+            progress: Of the training, in [0, 1], for the rate's schedule.
+            step: Number of the step. Only a mixture `per="step"` looks at it, so that steps of the same epoch and
+                progress have strategies of their own; where the progress moves with each step, it may be left out.
+            scores: What a model made of the vocabulary, for strategies that follow one; None: none yet.
+
+        Raises:
+            SettingsError: Ids lie outside the vocabulary, or the progress outside [0, 1].
+        """
+        if not 0.0 <= progress <= 1.0:
+            raise SettingsError(f"progress is a number from 0 to 1, not {progress}")
+        given = rows if isinstance(rows, Rows) else rows_from_ids(rows, self.tokenizer)
+        batch = given.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one
+        settings = self.settings
+        weighed = self._weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
+        flat, units, rate = weighed.rows, weighed.units, weighed.rate
+        if settings.budget == "units":
+            chosen_T, target_T = draw_units(
+                flat, units, weighed.log2_T, rate,
+                prediction_rate=settings.prediction_rate, least_one=settings.least_one,
+            )  # fmt: skip
+        else:
+            assert weighed.keys_T is not None, "a budget of tokens has keys"
+            chosen_T = target_T = fill_tokens(flat, units, weighed.keys_T, rate, least_one=settings.least_one)
+            if settings.prediction_rate is not None:
+                share = settings.prediction_rate
+                target_T = fill_tokens(flat, units, weighed.keys_T, share, least_one=settings.least_one)
+
+        ids_T = batch.input_ids.reshape(-1)
+        seen_T = replace(
+            ids_T,
+            chosen_T,
+            flat.bits_T + mix_ints(_REPLACE),
+            unit_begin_T=units.begin_T,
+            settings=settings.replacement,
+            per_unit=weighed.per_unit if settings.replacement.per is None else settings.replacement.per == "unit",
+            mask_id=self.tokenizer.special.mask,
+            random_tokens=self._random_tokens,
+        )
+        labels_T = pick(target_T, ids_T, IGNORED)
+        attention_mask = (batch.segment_ids >= 0).to(torch.int64)
+        weights = None
+        if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
+            weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
+        outside = boundaries(units, batch.shape, weighed.in_span_T) if self.with_boundaries else None
+        masked = MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
+        return masked.to(given.input_ids.device)
+
+    def weighed(
+        self,
+        rows: Rows,
+        *,
+        epoch: int = 0,
+        progress: float = 0.0,
+        step: int = 0,
+        scores: Scores | None = None,
+    ) -> WeighedRows:
+        """What masking draws from: the units of the rows, their weights and the rates, for whoever checks the masks.
+
+        Args:
+            rows: Packed rows, on the host.
+            epoch, progress, step, scores: As `__call__` takes them.
+        """
+        found = self._weighed(rows, epoch=epoch, progress=progress, step=step, scores=scores)
+        shape = rows.shape
+        begin_T, log2_T = found.units.begin_T, found.log2_T
+        rate = found.rate if isinstance(found.rate, float) else found.rate.double() / (1 << RATE_BITS)
+        return WeighedRows(
+            begin=begin_T.view(shape),
+            size=take(found.units.size_T, begin_T).view(shape),
+            log2_weight=torch.zeros(shape, dtype=torch.float64)
+            if log2_T is None
+            else (take(log2_T, begin_T).double() / (1 << POINT)).view(shape),
+            rate=torch.full(shape, rate, dtype=torch.float64) if isinstance(rate, float) else rate.view(shape),
+        )
+
+    def _weighed(self, batch: Rows, *, epoch: int, progress: float, step: int, scores: Scores | None) -> _Weighed:
+        settings = self.settings
+        flat = flatten(batch, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
+        tables = self._tables_with(scores)
+        rate = self._rate(flat, progress)
+        if isinstance(settings.units, MixtureUnits):
+            mixed = draw_mixture(
+                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress,
+                with_keys=settings.budget == "tokens",
+            )  # fmt: skip
+            return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.keys_T, mixed.per_unit_T, mixed.in_span_T)
+        units = partition(flat, settings.units.starts(flat, tables))
+        log2_T = settings.weights.log2(flat, units, tables)
+        keys_T = None if settings.budget == "units" else keys_of(settings.weights, log2_T, flat, units)
+        return _Weighed(flat, units, rate, log2_T, keys_T, settings.units.replaced_per == "unit", None)
+
+    def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
+        """The rate of all segments, or of each."""
+        rate = self.settings.rate
+        if isinstance(rate, UniformRate | BetaRate):
+            bits_T = mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_RATE))
+            return sampled_rates(rate, bits_T, RATE_BITS)
+        return rate_at(rate, progress)
+
+
+def unmasked(rows: Rows) -> MaskedRows:
+    """Rows as they are: the model sees everything, and no token is to be predicted."""
+    labels = torch.full_like(rows.input_ids, IGNORED)
+    return MaskedRows(rows.input_ids, labels, (rows.segment_ids >= 0).to(torch.int64))
+
+
+def _version(scores: Scores | None) -> int | None:
+    return None if scores is None else scores.version

@@ -1,0 +1,351 @@
+"""Text to the passages on which models are measured, and the words of raw text by which they compare.
+
+The words of raw text by which models with different tokenizers compare, and which of them are hidden.
+
+A word is a run of characters that are no white space, of at most 32. Ideographs and kana, which are written without
+spaces, are words of their own, up to a sign, a letter or 16 characters. The usual tokenizers never cross white space
+and seldom a sign, so few of their tokens stand on two words: where a long run was cut.
+
+    text        The cat, 東京タワーへ。
+    words       The   cat,   東京タワーへ   。
+
+A single ideograph would be too small: tokens of a large vocabulary stand on two or three of them, and a model with such
+a vocabulary would see less than one that spells each.
+
+Which words are hidden depends on a hash of the text and on the word's number in it: not on the tokenizer.
+
+Text to the passages on which models are measured: bounded stretches of documents, with their words.
+
+A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
+prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
+its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
+Memory holds what is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.hashing import GOLDEN, mix, mix_ints
+from unmask.shards.store import TokenStore
+from unmask.text.corpus import Corpus
+from unmask.text.documents import TextPiece
+from unmask.tokenizer.tokenizer import Tokenizer
+
+# Ideographs with the marks that repeat them, and kana of either width.
+_UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_UNSPACED}]{{1,16}}|[^\s{_UNSPACED}]{{1,32}}")
+_HALF = 1 << 63
+
+
+def text_key(text: str) -> int:
+    """A hash of a text, a signed 64-bit integer."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def word_spans(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the words of a text begin and end, in characters, and their UTF-8 bytes; each [num_words]."""
+    found = [(match.start(), match.end(), len(match.group().encode())) for match in _WORD.finditer(text)]
+    begin, end, num_bytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return begin, end, num_bytes
+
+
+def touched(
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of some sorted stretches that do not overlap each token stands on.
+
+    Args:
+        token_begin, token_end: [S]: characters of the tokens.
+        begin, end: [num_stretches]: characters of the stretches.
+
+    Returns:
+        [S] and [S]: the number of the first stretch with which a token shares a character, and the number behind the
+        last; equal where there is none.
+    """
+    first = np.searchsorted(end, token_begin, side="right")
+    return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """On which words the tokens of a text stand: a line for each token and each word of which it shows something.
+
+        text     a a a a b b      words    aaaa bb          token   0    1    1    2
+        tokens   --- ----- -               (0)  (1)         word    0    0    1    1
+                                                            share   1   2/3  1/3   1
+
+    Attributes:
+        token: [N], int64.
+        word: [N], int64.
+        share: [N], float64: how much of the token is the word's, by UTF-8 bytes; those of a token add up to 1.
+    """
+
+    token: NDArray[np.int64]
+    word: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+    @property
+    def num_crossing(self) -> int:
+        """How many tokens stand on several words."""
+        return int((np.bincount(self.token) > 1).sum())
+
+    def share_in(self, chosen: NDArray[np.bool_], num_tokens: int) -> NDArray[np.float64]:
+        """How much of each token is in some of the words.
+
+        Args:
+            chosen: [num_words]: which words.
+            num_tokens: Of the text.
+
+        Returns:
+            [num_tokens]: 0 for tokens that show nothing of the words, exactly 1 for those on a single one of them.
+        """
+        inside = chosen[self.word]
+        found = np.bincount(self.token[inside], weights=self.share[inside], minlength=num_tokens)
+        return found.astype(np.float64)
+
+
+def standing_of(
+    text: str,
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> Standing:
+    """On which words of a text its tokens stand.
+
+    Args:
+        text: The text.
+        token_begin, token_end: [S]: characters of its tokens.
+        begin, end: [num_words]: characters of its words, as `word_spans` gives them.
+    """
+    first, stop = touched(token_begin, token_end, begin, end)
+    number = stop - first
+    token = np.repeat(np.arange(len(first)), number)
+    word = first[token] + np.arange(len(token)) - (np.cumsum(number) - number)[token]
+    bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
+    low, high = np.maximum(token_begin[token], begin[word]), np.minimum(token_end[token], end[word])
+    shared = bytes_before[high] - bytes_before[low]
+    whole = np.bincount(token, weights=shared, minlength=len(first))[token]
+    # A token without a character of its own, within a word, is the word's.
+    share = np.divide(shared, whole, out=np.ones(len(token)), where=whole > 0)
+    return Standing(token, word, share)
+
+
+def uniform(key: int, size: int, *more: int) -> NDArray[np.float64]:
+    """[size]: numbers in [0, 1) that depend on the key, the place and further integers alone."""
+    bits = mix(np.arange(size, dtype=np.int64) * np.int64(GOLDEN) + np.int64(mix_ints(key, *more)))
+    return (bits.astype(np.float64) + _HALF) / (2.0 * _HALF) % 1.0  # rounding may make a 1 of the largest
+
+
+def hidden(draws: NDArray[np.float64], rate: float, number: int, num_masks: int) -> NDArray[np.bool_]:
+    """Which of some units a mask hides.
+
+    The masks are turned against each other by equal parts of 1, so that as long as rate x masks is at most 1 none of
+    the units is hidden twice, and more masks tell as much more as they can. What is hidden at a low rate is hidden at
+    higher ones too.
+
+    Args:
+        draws: Of the units, in [0, 1).
+        rate: Expected share that is hidden.
+        number: Of the mask, from 0.
+        num_masks: How many there are.
+    """
+    return (draws + number / num_masks) % 1.0 < rate
+
+
+PASSAGE_CHARS = 2_000
+PASSAGE_TOKENS = 480
+BYTES_PER_TOKEN = 4  # by which a number of tokens is a length of text, alike for all tokenizers
+_TAKEN = 7
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of a document.
+
+    Attributes:
+        document: Number of the document, or of its group, where groups were held out.
+        key: A hash of the text, or of the tokens where there is no text.
+        input_ids: [S], int32: without special tokens.
+        word_starts: [S], bool: the tokenizer's words.
+        standing: On which of the text's words the tokens stand.
+        word_bytes: [num_words], int64: UTF-8 bytes of those words.
+        unknown_bytes: [S], int64: bytes of the text that an unknown token stands for, 0 at others and where there is no
+            text.
+        pos: [S], int64: number of each token's part of speech, counted from 1; 0: none.
+    """
+
+    document: int
+    key: int
+    input_ids: NDArray[np.int32]
+    word_starts: NDArray[np.bool_]
+    standing: Standing
+    word_bytes: NDArray[np.int64]
+    unknown_bytes: NDArray[np.int64]
+    pos: NDArray[np.int64]
+
+
+def share_of_text(corpus: Corpus, max_tokens: int) -> float:
+    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more.
+
+    Raises:
+        CorpusError: A file cannot be read.
+    """
+    total = corpus.num_bytes
+    if total is None:
+        with closing(corpus.pieces()) as pieces:
+            total = sum(len(piece.text.encode()) for piece, _ in pieces)
+    return min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
+
+
+def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
+    """Takes passages of raw text.
+
+    Args:
+        corpus: The text; where it is read with the annotation `pos`, parts of speech are told.
+        tokenizer: Of the model.
+        share: How much of the text is taken, from 0 to 1.
+        labels: Of parts of speech; new ones are put at its end.
+
+    Raises:
+        CorpusError: A file cannot be read.
+        TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
+    """
+    with closing(corpus.pieces()) as pieces:
+        blocks = (block for piece, _ in pieces for block in cut(piece))
+        taken = (block for block in blocks if _is_taken(share, text_key(block.text), block.document, block.offset))
+        while batch := list(islice(taken, _BATCH)):
+            yield from _tokenized(batch, tokenizer, labels)
+
+
+def _is_taken(share: float, key: int, *place: int) -> bool:
+    """Whether a passage is in the sample: by its hash, and by where it stands, since texts may repeat themselves."""
+    return share >= 1.0 or bool(uniform(key, 1, _TAKEN, *place)[0] < share)
+
+
+def cut(piece: TextPiece) -> Iterator[TextPiece]:
+    """Cuts a text into parts of at most 2,000 characters, behind white space where there is any in a part's second
+    half."""
+    begin = 0
+    while begin < len(piece.text):
+        end = min(begin + PASSAGE_CHARS, len(piece.text))
+        if end < len(piece.text):
+            spaces = (at for at in range(end, begin + PASSAGE_CHARS // 2, -1) if piece.text[at - 1].isspace())
+            end = next(spaces, end)
+        if not piece.text[begin:end].isspace():
+            yield piece.part(begin, end)
+        begin = end
+
+
+def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
+    encoded, places = tokenizer.encode_placed([block.text for block in blocks])
+    stops = np.cumsum(places.lengths)
+    text_begin = np.cumsum([0, *(len(block.text) for block in blocks)])
+    for number, block in enumerate(blocks):
+        tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
+        token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
+        ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
+        begin, end, num_bytes = word_spans(block.text)
+        on_words = _with_marks(token_begin, token_end, begin, end, starts)
+        unknown = np.zeros(len(ids), dtype=np.int64)
+        for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
+            unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
+        yield Passage(
+            block.document,
+            text_key(block.text),
+            ids,
+            starts,
+            standing_of(block.text, *on_words, begin, end),
+            num_bytes,
+            unknown,
+            _parts_of_speech(block, token_begin, token_end, labels),
+        )
+
+
+def _with_marks(
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The characters of the tokens; a lone mark of a space, on no word, has those of the token that it begins."""
+    first, stop = touched(token_begin, token_end, begin, end)
+    mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
+    token_begin, token_end = token_begin.copy(), token_end.copy()
+    token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
+    return token_begin, token_end
+
+
+def _parts_of_speech(
+    block: TextPiece, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
+) -> NDArray[np.int64]:
+    spans = () if block.spans is None else block.spans.get("pos", ())
+    if not spans:
+        return np.zeros(len(token_begin), dtype=np.int64)
+    for span in spans:
+        if span.label not in labels:
+            labels.append(span.label)
+    begin, end = (np.array([getattr(span, side) for span in spans], dtype=np.int64) for side in ("begin", "end"))
+    number = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
+    first, stop = touched(token_begin, token_end, begin, end)
+    return number[np.where(first < stop, first + 1, 0)]
+
+
+def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
+    """Takes passages of prepared tokens. Their words are the tokenizer's, since there is no text.
+
+    Args:
+        store: The tokens.
+        tokenizer: With which they were made.
+        share: How much of them is taken, from 0 to 1.
+    """
+    for piece in range(len(store)):
+        length = int(store.lengths[piece])
+        for begin in range(0, length, PASSAGE_TOKENS):
+            place = piece, begin, min(PASSAGE_TOKENS, length - begin)
+            read, starts = store.read(*place)
+            ids = read.astype(np.int32)
+            key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
+            if _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
+                pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
+                yield _of_tokens(int(store.draw[piece]), key, ids, starts.astype(bool), tokenizer, pos)
+
+
+def _of_tokens(
+    document: int,
+    key: int,
+    input_ids: NDArray[np.int32],
+    word_starts: NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    pos: NDArray[Any],
+) -> Passage:
+    begins = word_starts.copy()
+    begins[:1] = True  # a passage of prepared text may begin within a word
+    words = np.cumsum(begins) - 1
+    num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
+    token = np.flatnonzero(num_bytes[words] > 0)
+    return Passage(
+        document,
+        key,
+        input_ids,
+        word_starts,
+        Standing(token, words[token], np.ones(len(token))),
+        num_bytes,
+        np.zeros(len(input_ids), dtype=np.int64),
+        pos.astype(np.int64),
+    )

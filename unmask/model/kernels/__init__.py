@@ -1,1 +1,0 @@
-"""What a model does between matrix products, on CPUs: compiled loops that read their input once."""

@@ -1,0 +1,288 @@
+"""The encoder, and the masked language model made of it and its heads. The encoder knows no task.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = predicted positions,
+V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from unmask.errors import ModelError
+from unmask.hashing import mix_ints
+from unmask.network.attention_plan import AttentionPlan, Sequences, abilities_of, choose_attention, rotary_table
+from unmask.network.block import Block, Seeds, run_block
+from unmask.network.config import EncoderConfig
+from unmask.network.heads import Head, LabelHead, MLMHead, PairHead
+from unmask.network.layers import Norm, dropout
+
+_CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
+H = TypeVar("H", bound=nn.Module)
+
+
+class Encoder(nn.Module):
+    """Token ids to hidden states, for rows that may hold several segments each.
+
+    Attributes:
+        compute_dtype: Type of the activations; weights stay float32.
+        gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
+            third more time for a fraction of the memory. Source: Chen et al. 2016.
+        compiled_block: `run_block`, compiled, for training (`unmask.network.compiling`); None: it is not.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = torch.float32
+        self.gradient_checkpointing = False
+        self.compiled_block: Callable[..., Any] | None = None
+        parts, hidden = config.parts, config.hidden_size
+        self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
+        num_positions = config.first_position + config.max_position_embeddings
+        num_types = config.type_vocab_size
+        self.positions = None if parts.rotary else nn.Parameter(torch.empty(num_positions, hidden))
+        self.token_types = None if num_types is None else nn.Parameter(torch.empty(num_types, hidden))
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.blocks = nn.ModuleList(Block(config, first=layer == 0) for layer in range(config.num_layers))
+        self.final_norm = None if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.tokens.device
+
+    @property
+    def shares_rows(self) -> bool:
+        """Several texts may stand in a row: attention stays within segments."""
+        return True
+
+    @property
+    def takes_padding(self) -> bool:
+        """Padding is a segment of its own."""
+        return True
+
+    @property
+    def width(self) -> int:
+        """Numbers that it makes of a position."""
+        return self.config.hidden_size
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Encodes rows.
+
+        Args:
+            input_ids_BS: int64.
+            segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
+            position_ids_BS: int64, position within the segment. None: counted from the row's begin.
+            token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
+            sequences: The segments in a line, where somebody has them already; made of `segment_ids_BS` where they are
+                needed, for which a GPU is waited for.
+            dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
+
+        Returns:
+            [B, S, D], in the compute type; at padding the values mean nothing.
+
+        Raises:
+            ModelError: The rows are longer than the model, the layout has no token types, or the seed is missing.
+        """
+        length = input_ids_BS.shape[1]
+        if length > self.config.max_position_embeddings:
+            raise ModelError(
+                f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
+            )
+        seed = self._seed(dropout_seed)
+        if position_ids_BS is None:
+            position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
+        if segment_ids_BS is None:
+            segment_ids_BS = torch.zeros_like(input_ids_BS)
+            sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
+        plans = self._plans(segment_ids_BS, position_ids_BS, sequences)
+        x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
+        x_BSD = dropout(x_BSD, self.config.dropout, seed=self._on_device(seed))
+        added_BSD = None
+        run = self.compiled_block if self.training and self.compiled_block is not None else run_block
+        for layer, block in enumerate(self.blocks):
+            inputs = (block, x_BSD, added_BSD, plans[self.config.is_global(layer)], self._seeds(seed, layer))
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_BSD, added_BSD = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_BSD, added_BSD = run(*inputs)
+        return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
+
+    def _seed(self, dropout_seed: int | None) -> int | None:
+        """The seed where something is dropped."""
+        if not self.training or self.config.dropout == 0.0:
+            return None
+        if dropout_seed is None:
+            raise ModelError(
+                f"the model drops {self.config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
+                "call eval()"
+            )
+        return dropout_seed
+
+    def _seeds(self, seed: int | None, layer: int) -> Seeds:
+        """Of the dropout of a layer's attention and MLP."""
+        if seed is None:
+            return None, None
+        of_layer = mix_ints(seed, layer)
+        return self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
+
+    def _on_device(self, seed: int | None) -> int | Tensor | None:
+        """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
+        device = self.tokens.device
+        return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
+
+    def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
+        x_BSD = functional.embedding(input_ids_BS, self.tokens)
+        if self.token_types is not None:
+            x_BSD = x_BSD + (
+                self.token_types[0]
+                if token_type_ids_BS is None
+                else functional.embedding(token_type_ids_BS, self.token_types)
+            )
+        elif token_type_ids_BS is not None:
+            raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
+        if self.positions is not None:
+            x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
+        return self.norm(x_BSD.to(self.compute_dtype))
+
+    def _plans(
+        self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None
+    ) -> dict[bool, AttentionPlan]:
+        """Of global layers (true) and of local ones (false), as far as there are any."""
+        config, rotary = self.config, self.config.rotary
+        segment_ids_BS = segment_ids_BS.to(torch.int32)
+        head_dim, abilities = config.hidden_size // config.num_heads, abilities_of(self.tokens.device)
+        plans = {}
+        for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
+            window = angles = None
+            if rotary is not None:
+                theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
+                window = None if is_global else rotary.local_window // 2
+                angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
+            kind = choose_attention(abilities, self.compute_dtype, head_dim=head_dim, window=window)
+            if kind == "varlen":
+                sequences = sequences or Sequences.of(segment_ids_BS)
+            in_line = sequences if kind == "varlen" else None
+            plans[is_global] = AttentionPlan(segment_ids_BS, config.num_heads, window, angles, in_line)
+            if kind == "bias":
+                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
+        return plans
+
+
+class MaskedLM(nn.Module):
+    """An encoder with the masked-language-model head, and others where objectives or a task have them.
+
+    Args:
+        config: Of the encoder.
+        heads: Each stands in the model under its own name (`unmask.network.heads`); the order is that in which weights
+            are drawn.
+
+    Attributes:
+        kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
+            back (BERT's pooler), by the names they have there.
+    """
+
+    def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.head = MLMHead(config)
+        for head in heads:
+            self.add_module(head.name, head)
+        self.kept_weights: dict[str, Tensor] = {}
+
+    def find_head(self, kind: type[H]) -> H | None:
+        """The head of a kind, where the model has one."""
+        return next((module for module in self.children() if isinstance(module, kind)), None)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The classes of whole texts that are told from each other; None: there is no such head."""
+        head = self.find_head(LabelHead)
+        return None if head is None else head.names
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        positions_N: Tensor,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Logits at some positions only: the head costs as much as the rest of a small model.
+
+        Args:
+            input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS, dropout_seed: As for `Encoder`.
+            positions_N: int64: places in the flattened batch (row x S + position).
+
+        Returns:
+            [N, V], in the compute type.
+
+        Raises:
+            ModelError: As for `Encoder`.
+        """
+        hidden_BSD = self.encoder(
+            input_ids_BS,
+            segment_ids_BS=segment_ids_BS,
+            position_ids_BS=position_ids_BS,
+            token_type_ids_BS=token_type_ids_BS,
+            dropout_seed=dropout_seed,
+        )
+        return self.predict(hidden_BSD.flatten(0, 1), positions_N)
+
+    def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
+        return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
+
+    def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of a task's head, of the hidden states [N, D] at the places that it is asked at.
+
+        Args:
+            head: Its name.
+            hidden_ND: The hidden states.
+            dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
+        """
+        found, pairs = self.get_submodule(head), self.find_head(PairHead)
+        if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
+            hidden_ND = self.head.transform(hidden_ND)
+        elif pairs is not None and isinstance(found, LabelHead):
+            hidden_ND = pairs.pool(hidden_ND)  # one pooler for both
+        return found(hidden_ND, dropout_seed=self._of_head(dropout_seed))
+
+    def _of_head(self, dropout_seed: int | None) -> int | None:
+        """The seed of what the classifier of a task drops, where it drops anything."""
+        if dropout_seed is None or not self.training or self.config.classifier_dropout == 0.0:
+            return None
+        return mix_ints(dropout_seed, _CLASSIFIER)
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.parameters())
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers, the tied embedding counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,266 @@
+"""Heads: for masked tokens, and for what is learned beside them or instead of them.
+
+The masked-language-model head.
+
+Shape suffixes: D = hidden size, N = predicted positions, V = vocabulary.
+
+Heads beside that for masked tokens. Each is a module that brings its names for the folder; none is known to others.
+
+    name            what it tells                          as transformers has it
+    pair_head       right pairs from wrong ones            BertForPreTraining
+    boundary_head   a span's tokens from beside the span   nowhere: checkpoints alone hold it
+    label_head      classes, or a number, of whole texts   ...ForSequenceClassification
+    tag_head        tags of tokens                         ...ForTokenClassification
+    answer_head     where an answer begins and ends        ...ForQuestionAnswering
+
+Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
+
+    bert        tanh(pooler) -> classifier          the pooler is that of the head for pairs, where there is one
+    roberta     tanh(dense) -> classifier
+    modernbert  norm(gelu(dense)) -> classifier     dense and norm are those of the masked-language-model head
+
+A head for single tokens has no layer of its own before the classifier but ModernBERT's, which is shared, too.
+
+Shape suffixes: D = hidden size, N = places, C = outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.hashing import mix_ints
+from unmask.network.config import EncoderConfig
+from unmask.network.layers import Activated, Linear, Norm, dropout
+from unmask.network.loss import Losses, losses_of_decoder
+
+
+class MLMHead(nn.Module):
+    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
+
+    Attributes:
+        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.network.compiling`); None: it is not.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        parts, hidden = config.parts, config.hidden_size
+        self.activation = Activated("gelu" if parts.gelu_head else config.activation)
+        self.dense = Linear(hidden, hidden, bias=parts.bias)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.compiled_losses: Callable[..., Any] | None = None
+
+    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
+        return self.decode(self.transform(hidden_ND), tokens_VD)
+
+    def transform(self, hidden_ND: Tensor) -> Tensor:
+        """What the decoder compares with the embedding matrix: [N, D]."""
+        return self.norm(self.activation(self.dense(hidden_ND)))
+
+    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
+        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
+        compiled = self.compiled_losses if self.training else None
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N, compiled=compiled)
+
+    def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of what the decoder compares with the embedding matrix."""
+        return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))
+
+
+Rows = Mapping[str, tuple[str, ...]]
+_LINEAR = r"(weight|bias)"
+
+
+class PairHead(nn.Module):
+    """The hidden state of `[CLS]` to two logits: right, wrong. BERT's pooler and the classifier after it.
+
+    Source: Devlin et al. 2018 (BERT), section 3.1, task 2; the pooler is that of the released code.
+    """
+
+    name: ClassVar[str] = "pair_head"
+    stored: ClassVar[Mapping[str, Rows]] = {
+        "bert": {
+            rf"pair_head\.pooler\.{_LINEAR}": ("bert.pooler.dense.{}",),
+            rf"pair_head\.classifier\.{_LINEAR}": ("cls.seq_relationship.{}",),
+        }
+    }
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.pooler = Linear(config.hidden_size, config.hidden_size, bias=True)
+        self.classifier = Linear(config.hidden_size, 2, bias=True)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, 2] of the first tokens' hidden states [N, D]."""
+        return self.classifier(self.pool(hidden_ND))
+
+    def pool(self, hidden_ND: Tensor) -> Tensor:
+        """What the classifier reads: [N, D]."""
+        return torch.tanh(self.pooler(hidden_ND))
+
+
+class BoundaryHead(nn.Module):
+    """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
+
+    Args:
+        config: Of the encoder.
+        max_length: Places that are told apart; what stands further on in a span shares the last one.
+
+    Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
+    have 200 dimensions in the released code; here they are as wide as the hidden states.
+    """
+
+    name: ClassVar[str] = "boundary_head"
+    stored: ClassVar[Mapping[str, Rows]] = {}
+
+    def __init__(self, config: EncoderConfig, max_length: int) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.places = nn.Parameter(torch.empty(max_length, hidden))
+        self.into = Linear(3 * hidden, hidden, bias=True)
+        self.into_norm = Norm(hidden, eps=config.norm_eps, bias=True)
+        self.dense = Linear(hidden, hidden, bias=True)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
+
+    def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
+        """Representations [N, D] of the tokens.
+
+        Args:
+            before_ND: Hidden states of the tokens before the spans.
+            behind_ND: Hidden states of the tokens after the spans.
+            place_N: int64: which token of its span each one is, from 0.
+        """
+        place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
+        x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
+        x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
+        return self.norm(functional.gelu(self.dense(x_ND)))
+
+
+class LabelHead(nn.Module):
+    """Whole texts to logits of classes.
+
+    Args:
+        config: Of the encoder.
+        names: Of the classes.
+        own_dense: Whether it has a layer of its own before the classifier, or is given what another head makes. None:
+            as the layout has it.
+
+    Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
+    """
+
+    name: ClassVar[str] = "label_head"
+    stored: ClassVar[Mapping[str, Rows]] = {
+        "bert": {
+            rf"label_head\.dense\.{_LINEAR}": ("bert.pooler.dense.{}",),
+            rf"label_head\.classifier\.{_LINEAR}": ("classifier.{}",),
+        },
+        "roberta": {
+            rf"label_head\.dense\.{_LINEAR}": ("classifier.dense.{}",),
+            rf"label_head\.classifier\.{_LINEAR}": ("classifier.out_proj.{}",),
+        },
+        "modernbert": {rf"label_head\.classifier\.{_LINEAR}": ("classifier.{}",)},
+    }
+
+    def __init__(self, config: EncoderConfig, names: Sequence[str], *, own_dense: bool | None = None) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        with_dense = config.parts.label_dense if own_dense is None else own_dense
+        self.dense = Linear(config.hidden_size, config.hidden_size, bias=True) if with_dense else None
+        self.rate, self.drops_twice = config.classifier_dropout, config.layout != "bert"
+        self.classifier = Linear(config.hidden_size, len(self.names), bias=True)
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
+
+        What the classifier is given is dropped where there is a seed; in RoBERTa, what the layer is given too.
+        """
+        if self.dense is not None:
+            if self.drops_twice and dropout_seed is not None:
+                x_ND = dropout(x_ND, self.rate, seed=mix_ints(dropout_seed, 0))
+            x_ND = torch.tanh(self.dense(x_ND))
+        return self.classifier(dropout(x_ND, self.rate, seed=dropout_seed))
+
+
+class TagHead(Linear):
+    """Tokens to logits [N, C] of tags.
+
+    Source: Devlin et al. 2018, section 5.3.
+    """
+
+    name: ClassVar[str] = "tag_head"
+    stored: ClassVar[Mapping[str, Rows]] = {
+        layout: {rf"tag_head\.{_LINEAR}": ("classifier.{}",)} for layout in ("bert", "roberta", "modernbert")
+    }
+
+    def __init__(self, config: EncoderConfig, names: Sequence[str]) -> None:
+        super().__init__(config.hidden_size, len(names), bias=True)
+        self.rate = config.classifier_dropout
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C]; what it is given is dropped where there is a seed."""
+        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed))
+
+
+class AnswerHead(Linear):
+    """Tokens to logits [N, 2]: that an answer begins there, and that it ends there.
+
+    Source: Devlin et al. 2018, section 4.2.
+    """
+
+    name: ClassVar[str] = "answer_head"
+    stored: ClassVar[Mapping[str, Rows]] = {
+        **{layout: {rf"answer_head\.{_LINEAR}": ("qa_outputs.{}",)} for layout in ("bert", "roberta")},
+        "modernbert": {rf"answer_head\.{_LINEAR}": ("classifier.{}",)},
+    }
+
+    def __init__(self, config: EncoderConfig, names: Sequence[str] = ()) -> None:
+        super().__init__(config.hidden_size, 2, bias=True)
+        self.rate = config.classifier_dropout
+        self.drops = not config.parts.label_dense  # transformers drops something before this head in ModernBERT alone
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, 2]."""
+        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.drops else None))
+
+
+Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead
+OF_TASKS: Mapping[str, type[LabelHead | TagHead | AnswerHead]] = {
+    head.name: head for head in (LabelHead, TagHead, AnswerHead)
+}
+
+
+def stored_heads(family: str) -> dict[str, tuple[str, ...]]:
+    """Under which names heads are stored in the layouts of a family (`bert`, `roberta`, `modernbert`)."""
+    heads = (PairHead, LabelHead, TagHead, AnswerHead)
+    return {pattern: names for head in heads for pattern, names in head.stored.get(family, {}).items()}
+
+
+def heads_for(
+    config: EncoderConfig,
+    *,
+    pairs: bool = False,
+    boundary_length: int | None = None,
+    label_names: Sequence[str] | None = None,
+) -> list[Head]:
+    """Those of the objectives beside masked tokens, in the order in which their weights are drawn.
+
+    Args:
+        config: Of the encoder.
+        pairs: Whether pairs are told from each other.
+        boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
+        label_names: The classes of documents; None: there is no such head.
+    """
+    heads: list[Head] = []
+    if pairs:
+        heads.append(PairHead(config))
+    if boundary_length is not None:
+        heads.append(BoundaryHead(config, boundary_length))
+    if label_names is not None:
+        heads.append(LabelHead(config, label_names, own_dense=config.parts.label_dense and not pairs))
+    return heads

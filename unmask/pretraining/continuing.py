@@ -1,0 +1,271 @@
+"""A training that goes on from a checkpoint: tokenizer, words and model that it begins with.
+
+What a training from a checkpoint begins with: model and tokenizer, extended where that is asked for.
+
+It is put into the run's folder (`start/`, a transformers folder), so that the run goes on without the checkpoint, and
+so that other tools can compare what was there before with what came of it.
+
+The model of a training that begins with a checkpoint: its weights, and new heads where objectives need them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.errors import DataError, RunError
+from unmask.files import read_object, whole_folder, writing
+from unmask.folders.model_folder import LAYOUTS, has_prediction_head, load_model, save_model
+from unmask.hub import lasting_name
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import BoundaryHead, LabelHead, PairHead
+from unmask.network.initial_weights import initialise, with_positions, with_words
+from unmask.pretraining.run_data import is_prepared
+from unmask.pretraining.run_folder import START_ANEW
+from unmask.recipe.architecture import checkpoint_sha256, find_checkpoint, read_fitting_config
+from unmask.recipe.new_model import new_model
+from unmask.recipe.recipe import Recipe, StartSettings
+from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.text.corpus import Corpus
+from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.extension import Extension, extend_vocabulary
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+FACTS = "start.json"
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """What was done to a checkpoint before the training; the summary gives it as `start`.
+
+    Attributes:
+        checkpoint: Its folder, or its name and commit on the hub.
+        sha256: Of its content.
+        new_head: Whether it had no head for masked tokens, so that one was drawn.
+        positions: Longest sequence before and after, where the model was made longer.
+        new_words: Words that were given entries.
+        examples: The first of them.
+        tokens_before, tokens_after: Tokens of the training text without these entries and with them.
+    """
+
+    checkpoint: str
+    sha256: str
+    new_head: bool
+    positions: tuple[int, int] | None = None
+    new_words: int = 0
+    examples: tuple[str, ...] = ()
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+
+    def describe(self, asked: int | None) -> Iterator[str]:
+        """Lines for the log.
+
+        Args:
+            asked: How many words were asked for.
+        """
+        yield f"beginning with the model in {self.checkpoint}"
+        if self.new_head:
+            yield "the checkpoint has no head for masked tokens: a new one is made, which knows nothing yet"
+        if self.positions is not None:
+            yield f"the model was made longer, from {self.positions[0]:,} positions to {self.positions[1]:,}"
+        if self.tokens_before is not None and self.tokens_after is not None:
+            fewer = f" ({asked:,} were asked for, the text has no more)" if asked and self.new_words < asked else ""
+            yield (
+                f"{self.new_words:,} new words{fewer}, such as {', '.join(self.examples)}: {self.tokens_before:,} "
+                f"tokens of the training text become {self.tokens_after:,} "
+                f"({self.tokens_after / self.tokens_before - 1:+.1%})"
+            )
+
+
+def training_texts(sources: Sequence[str], settings: CorpusSettings) -> Callable[[], Iterator[str]]:
+    """Gives the training text anew at each call, without what is held out."""
+
+    def texts() -> Iterator[str]:
+        with closing(Corpus(sources, settings).pieces()) as pieces:
+            yield from (piece.text for piece, held in pieces if not held)
+
+    return texts
+
+
+def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]]) -> StartFacts:
+    """Makes the folder of the start, unless an earlier sitting did.
+
+    Args:
+        folder: Where it goes.
+        recipe: With `start`.
+        texts: The new domain; called where words are added.
+
+    Raises:
+        RunError: The checkpoint is not the one that the run began with, or what was kept of it is damaged.
+        UnmaskError: The checkpoint cannot be used, or extended as asked.
+    """
+    if (folder / FACTS).is_file():
+        content = read_object(folder / FACTS, START_ANEW)
+        content["positions"] = content["positions"] and tuple(content["positions"])
+        return StartFacts(**{**content, "examples": tuple(content["examples"])})
+    assert recipe.start is not None
+    facts, model, tokenizer = _started(recipe.start, recipe.training.sequence_length, texts)
+    config = model.config
+    with writing(folder), whole_folder(folder) as partial:
+        save_model(model, partial)
+        tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+        (partial / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
+    return facts
+
+
+def _started(
+    settings: StartSettings, length: int, texts: Callable[[], Iterable[str]]
+) -> tuple[StartFacts, MaskedLM, Tokenizer]:
+    """The checkpoint with what is added to it."""
+    folder = find_checkpoint(settings.checkpoint)
+    if checkpoint_sha256(folder) != settings.sha256:
+        raise RunError(
+            f"{folder}: the checkpoint is another one than when the run began, which has made nothing of it yet; "
+            "begin anew with --overwrite"
+        )
+    tokenizer = load_tokenizer(folder)
+    config = read_fitting_config(folder, tokenizer)
+    changes: dict[str, Any] = {}
+    extension = None
+    if settings.extend_vocab is not None:
+        extension = extend_vocabulary(tokenizer, texts(), settings.extend_vocab)
+        changes |= _of_words(extension)
+    new_head = not has_prediction_head(folder, config.layout)
+    model = load_model(folder, mask_id=tokenizer.special.mask)
+    if extension is not None:
+        tokenizer = extension.tokenizer
+        model = with_words(model, [word.pieces for word in extension.words], first_id=extension.first_id)
+    if length > config.max_position_embeddings:
+        changes["positions"] = (config.max_position_embeddings, length)
+        model = with_positions(model, length)
+    return StartFacts(lasting_name(settings.checkpoint, folder), settings.sha256, new_head, **changes), model, tokenizer
+
+
+def _of_words(extension: Extension) -> dict[str, Any]:
+    spell = extension.tokenizer.word_starts.text_of
+    return {
+        "new_words": len(extension.words),
+        "examples": tuple(spell(word.entry) for word in extension.words[:_SHOWN]),
+        "tokens_before": extension.tokens_before,
+        "tokens_after": extension.tokens_after,
+    }
+
+
+def check_text(recipe: Recipe, sources: Sequence[str]) -> None:
+    """Makes sure that new words can be found.
+
+    Raises:
+        DataError: Words are to be added to the tokenizer of text that is prepared already.
+    """
+    if recipe.start is not None and recipe.start.extend_vocab is not None and is_prepared(sources):
+        raise DataError(
+            f"{sources[0]} is prepared already, with the words that its tokenizer has; --extend-vocab needs the text"
+        )
+
+
+def with_start_tokenizer(recipe: Recipe, start: Path, data: Path, sources: Sequence[str]) -> Recipe:
+    """The recipe by which the text is prepared: with the tokenizer of the start.
+
+    Args:
+        recipe: Of the run.
+        start: Folder of the start, which is made.
+        data: Where the text is prepared. If that is done, with this tokenizer, it counts under the name that it had
+            then, so that a run's folder may be moved.
+        sources: A prepared folder keeps its own tokenizer, which `check_tokenizer` compares.
+    """
+    assert recipe.start is not None
+    if is_prepared(sources):
+        return recipe
+    path = recipe.start.checkpoint if recipe.start.extend_vocab is None else str(start.absolute())
+    if (data / MANIFEST).is_file():
+        manifest = load_manifest(data)
+        if manifest.tokenizer_sha256 == load_tokenizer(start).fingerprint:
+            path = manifest.settings["tokenizer"]["path"]
+    return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)})
+
+
+def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoint: str) -> None:
+    """Makes sure that data speaks the model's language.
+
+    Args:
+        root: The data folder.
+        manifest: Its ledger.
+        start: The model that the training begins with.
+        checkpoint: What it was made of, for the error.
+
+    Raises:
+        DataError: It was prepared with another tokenizer.
+    """
+    if manifest.tokenizer_sha256 != load_tokenizer(start).fingerprint:
+        raise DataError(
+            f"{root} was prepared with another tokenizer than that of {checkpoint}; prepare it with "
+            f"unmask prepare ... --tokenizer {checkpoint}, or give the text itself"
+        )
+
+
+def start_model(
+    recipe: Recipe, folder: Path, tokenizer: Tokenizer, label_names: Sequence[str] = ()
+) -> tuple[MaskedLM, list[str]]:
+    """The model as the training begins.
+
+    Args:
+        recipe: Its objectives say which heads there are beside that for masked tokens.
+        folder: Of the start.
+        tokenizer: Of the start.
+        label_names: The classes of documents, where they are an objective.
+
+    Returns:
+        The model, and a line on each head that is taken from the checkpoint or new.
+    """
+    found = load_model(folder, mask_id=tokenizer.special.mask)
+    config = found.config.model_copy(update={"dropout": recipe.model.dropout})
+    model = new_model(recipe, tokenizer, label_names, config=config)
+    initialise(model, seed=recipe.training.seed)
+    weights: dict[str, Tensor] = dict(found.named_parameters())
+    if model.label_names != found.label_names:
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("label_head.")}
+    notes = []
+    if model.find_head(PairHead) is not None:
+        pairs = _kept_pair_head(found)
+        notes.append(f"the head for pairs is {_whose(bool(pairs))}")
+        weights |= pairs
+    if model.find_head(LabelHead) is not None:
+        notes.append(f"the head for classes is {_whose(model.label_names == found.label_names)}")
+    if model.find_head(BoundaryHead) is not None:
+        notes.append(f"the head for span boundaries is {_whose(False)}")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
+    model.kept_weights = found.kept_weights
+    return model, notes
+
+
+def _whose(kept: bool) -> str:
+    return "the checkpoint's" if kept else "new"
+
+
+def _kept_pair_head(found: MaskedLM) -> dict[str, Tensor]:
+    """BERT's pooler and classifier of pairs by our names; empty without both.
+
+    They were loaded without being used, but for the pooler where classes of documents are told from it.
+    """
+    names = LAYOUTS[found.config.layout].names
+    ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
+    stored = {name: found.kept_weights.get(names.theirs(name)[0]) for name in ours}
+    label_head = found.find_head(LabelHead)
+    if label_head is not None and label_head.dense is not None:
+        pooler = label_head.dense.named_parameters(prefix="pair_head.pooler")
+        stored |= {name: weight.detach() for name, weight in pooler}
+    kept = {name: weight for name, weight in stored.items() if weight is not None}
+    return kept if len(kept) == len(ours) else {}

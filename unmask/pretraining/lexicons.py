@@ -1,0 +1,254 @@
+"""Lexicons for those who mask: made of prepared data, read from a file, and turned into the tables of a masker."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.claimed import check_file
+from unmask.errors import RunError, SettingsError
+from unmask.hashing import permutation
+from unmask.masking.hash_set import HashSet
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import CollocationUnits
+from unmask.masking.vocabulary_tables import Tables
+from unmask.masking.weights import InformativeWeights
+from unmask.pretraining.run_data import PreparedData, open_prepared
+from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.results import Result, Shown
+from unmask.settings import settings_within, validated
+from unmask.shards.collocations import CHUNK_TOKENS, build_lexicon
+from unmask.shards.lexicon_file import Lexicon, LexiconSettings, load_lexicon
+from unmask.tokenizer.loading import as_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+_SHOWN = 8  # collocations and tokens of each kind
+
+
+class LexiconMade(Result):
+    """A lexicon, and some of what is in it.
+
+    Attributes:
+        out: The file.
+        collocations: How many it holds; `by_words`: of each number of words.
+        candidates, words: Of the text.
+        smallest_pmi: Of those that were kept, in nats; None where there are none.
+        min_count: As asked for.
+        fingerprint: Of the lexicon.
+        examples: Of the strongest and of some others: `text`, `pmi`, `count`.
+        tokens: The `most` and the `least` informative.
+    """
+
+    out: str
+    collocations: int
+    by_words: dict[str, int]
+    candidates: int
+    words: int
+    smallest_pmi: float | None
+    min_count: int
+    fingerprint: str
+    examples: dict[str, list[dict[str, Any]]]
+    tokens: dict[str, list[str]]
+
+    def shown(self) -> Iterator[Shown]:
+        """The strongest collocations, some of the others, and the most and the least informative tokens."""
+        for title, found in self.examples.items():
+            yield f"{title}:"
+            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in found)
+        yield from (f"{title} informative tokens: {' '.join(found)}" for title, found in self.tokens.items())
+        by_words = ", ".join(f"{count:,} of {n}" for n, count in self.by_words.items())
+        yield (
+            f"{self.collocations:,} collocations of {self.candidates:,} candidates in {self.words:,} words ({by_words} "
+            f"words); {self.out}"
+        )
+
+
+def lexicon(
+    data: str | Path,
+    *,
+    out: str | Path,
+    size: int | None = None,
+    min_count: int = 10,
+    max_words: int = 5,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> LexiconMade:
+    """Finds the collocations of prepared text, for masking them as a whole.
+
+    Args:
+        data: Folder that `prepare` has made.
+        out: File of the lexicon.
+        size: Most collocations; None: one for 256 words of text, at most 800,000.
+        min_count: Collocations stand in the text more often than this.
+        max_words: Words of the longest, up to 5.
+        overwrite: Whether `out` is replaced.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.
+    """
+    given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
+    settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
+    check_file(target, overwrite=overwrite)
+    opened = open_prepared(Path(data))
+    made = make_lexicon(opened, target, settings, reporter or LogReporter())
+    figures = {
+        "out": str(target),
+        "collocations": len(made),
+        "by_words": {str(n): int((made.num_words == n).sum()) for n in range(2, settings.max_words + 1)},
+        "candidates": made.facts["candidates"],
+        "words": made.facts["num_words"],
+        "smallest_pmi": float(made.pmi[-1]) if len(made) else None,
+        "min_count": settings.min_count,
+        "fingerprint": made.fingerprint,
+    }
+    return LexiconMade(figures | _examples(made, opened.tokenizer))
+
+
+def _examples(made: Lexicon, tokenizer: Tokenizer) -> dict[str, Any]:
+    others = np.sort(permutation(len(made), len(made))[:_SHOWN])
+    examples = {
+        title: [
+            {
+                "text": tokenizer.decode(made.ids_of(int(number))),
+                "pmi": float(made.pmi[number]),
+                "count": int(made.counts[number]),
+            }
+            for number in numbers
+        ]
+        for title, numbers in (("the strongest", np.arange(min(_SHOWN, len(made)))), ("some others", others))
+    }
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    order = ordinary[np.argsort(made.informativeness[ordinary], kind="stable")]
+    tokens = {
+        title: [tokenizer.token(int(id_)) for id_ in ids[:_SHOWN]]
+        for title, ids in (("most", order[::-1]), ("least", order))
+    }
+    return {"examples": examples, "tokens": tokens}
+
+
+def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:
+    """Makes the lexicon of a training split and writes it. Temporary files stand beside it meanwhile.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    with _scratch(out) as scratch:
+        lexicon = build_lexicon(
+            lambda: data.train.chunks(CHUNK_TOKENS),
+            data.tokenizer,
+            settings,
+            frequencies=data.frequencies,
+            data_sha256=data.manifest.fingerprint,
+            scratch=scratch,
+            notify=reporter.notify,
+        )
+        lexicon.save(out)
+    if not len(lexicon):
+        reporter.note(
+            f"warning: the text has no collocations (words in a row that stand in it more than {settings.min_count} "
+            "times, and more often than by chance); masking by them is masking by whole words"
+        )
+    return lexicon
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A folder beside a file, which goes afterwards; also one that a kill has left is gone."""
+    folder = out.with_name(out.name + ".counts.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+    except OSError as error:
+        raise RunError(f"{out}: the lexicon cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
+    """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
+
+    Args:
+        lexicon: File that `unmask lexicon` has made.
+        tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
+
+    Raises:
+        DataError: The file cannot be used, or was made with another tokenizer.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    ready = as_tokenizer(tokenizer)
+    found = load_lexicon(Path(lexicon))
+    found.check_tokenizer(ready, name=str(lexicon))
+    return with_lexicon(Tables(ready.vocab_size), found)
+
+
+def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
+    """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
+    return replace(
+        tables,
+        collocations=HashSet.of(torch.from_numpy(lexicon.hashes())),
+        informativeness_V=torch.from_numpy(lexicon.informativeness),
+    )
+
+
+def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
+    """The files that the settings of masking name; None where a lexicon is needed and no file named. Empty: none is."""
+    return {
+        part.lexicon for part in settings_within(masking) if isinstance(part, CollocationUnits | InformativeWeights)
+    }
+
+
+def named_lexicon(masking: MaskingSettings) -> Path | None:
+    """The file that the settings name.
+
+    Raises:
+        SettingsError: They name several.
+    """
+    named = sorted(file for file in wanted_lexicons(masking) if file is not None)
+    if len(named) > 1:
+        raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(named)}")
+    return Path(named[0]) if named else None
+
+
+def obtain_lexicon(masking: MaskingSettings, own: Path, data: PreparedData, reporter: Reporter) -> Lexicon | None:
+    """The lexicon that a run needs: the one that its settings name, or its own, made where it is not there yet.
+
+    Args:
+        masking: Its settings of masking.
+        own: Where a lexicon of its own stands.
+        data: What it trains on.
+        reporter: Told of what is done.
+
+    Returns:
+        None, where none is needed.
+
+    Raises:
+        SettingsError: The settings name several.
+        DataError: The file cannot be used, or was made with another tokenizer.
+        RunError: It cannot be written.
+    """
+    if not wanted_lexicons(masking):
+        return None
+    if (path := named_lexicon(masking)) is not None:
+        lexicon = load_lexicon(path)
+        lexicon.check_tokenizer(data.tokenizer, name=str(path))
+        return lexicon
+    settings = LexiconSettings()
+    if own.is_file():  # an earlier sitting made it
+        lexicon = load_lexicon(own)
+        facts = lexicon.facts
+        if facts["data_sha256"] == data.manifest.fingerprint and facts["settings"] == settings.model_dump():
+            return lexicon
+    reporter.note("making a lexicon of the training text (`unmask lexicon` makes one that several runs share)")
+    lexicon = make_lexicon(data, own, settings, reporter)
+    reporter.note(f"{len(lexicon):,} collocations of 2 to {settings.max_words} words: {own}")
+    return lexicon

@@ -1,0 +1,248 @@
+"""From raw text to a trained model: the assembly, in the order in which data flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.files import read_object
+from unmask.hub import TOKENIZER, local_path
+from unmask.margins import documents, margin
+from unmask.pretraining.continued_data import check_old_data, data_from_checkpoint
+from unmask.pretraining.lexicons import named_lexicon
+from unmask.pretraining.run_data import is_prepared, obtain_data
+from unmask.pretraining.run_folder import (
+    RunFolder,
+    RunRequest,
+    claim_recipe,
+    claim_sources,
+    masks_by_tokens,
+    packaged_corpus,
+)
+from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.training_run import Interruption, TrainingRun
+from unmask.recipe.architecture import find_checkpoint
+from unmask.recipe.recipe import Recipe
+from unmask.results import Readable, Shown, Styled, duration
+from unmask.shards.data_folder import DataFolder
+from unmask.shards.lexicon_file import load_lexicon
+from unmask.text.sources import STDIN, find_sources
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.using.loaded_model import Model, load
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Readable):
+    """A finished run. What its summary says stands in attributes, too: `run.validation_loss`.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model."""
+        return load(self.folder / "model")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"a run has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+    def shown(self) -> Iterator[Shown]:
+        """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""
+        s = self.summary
+        gain = s["unigram_entropy"] - s["validation_loss"]
+        bits = s["bits_per_token_byte"] if "bits_per_token_byte" in s else s["bits_per_byte"]  # as it was called before
+        for name, value in (
+            (
+                "held-out loss",
+                f"{s['validation_loss']:.3f}{margin(s.get('validation_loss_interval'))} nats per predicted token",
+            ),
+            (
+                "",
+                f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
+                f"({s['unigram_entropy']:.3f})",
+            ),
+            ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
+            ("bits per byte", f"{bits:.3f}{margin(s.get('bits_per_token_byte_interval'))} of hidden tokens"),
+            *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
+            *(
+                (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
+                for name, figures in s.get("objectives", {}).items()
+            ),
+            *_domain_lines(s.get("domains") or {}),
+            ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
+            ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
+            ("model", s["model"]),
+            ("report", str(self.folder / "report.html")),
+        ):
+            yield f"{name:<14} {value}"
+        if (warning := s.get("validation_warning")) is not None:
+            yield Styled(f"\n{warning}", "yellow")
+        yield f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."'
+
+
+def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    paths: str | Path | Sequence[str | Path] | None = None,
+    *,
+    out: str | Path,
+    recipe: str | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    tokens: int | None = None,
+    strategy: str | None = None,
+    tokenizer: str | Path | None = None,
+    tokenizer_kind: str | None = None,
+    vocab_size: int | None = None,
+    seed: int | None = None,
+    settings: Sequence[str] = (),
+    from_: str | Path | None = None,
+    extend_vocab: int | None = None,
+    old_data: str | Path | Sequence[str | Path] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Pretrains a masked language model.
+
+    Args:
+        paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; None
+            takes the packaged Tiny Shakespeare.
+        out: Folder of the run.
+        recipe: Name of a packaged recipe, or a TOML file.
+        minutes: Budget in minutes of training.
+        steps: Budget in optimizer steps.
+        tokens: Budget in tokens of text.
+        strategy: Masking strategy.
+        tokenizer: Folder with a tokenizer.json or vocab.txt, such a file, or a name on the hub; None trains one.
+        tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
+        vocab_size: Of the trained tokenizer; None sizes it to the corpus.
+        seed: Of weights, order and masks.
+        settings: `section.key=value` overrides.
+        from_: Folder of a model, or of a run, or a name on the hub, that the training begins with: `--from`, spelled as
+            Python lets it. Its architecture and tokenizer are taken, and the recipe `continue` where none is given.
+        extend_vocab: How many words of the new text get entries of their own; with `from_`.
+        old_data: Text that the model comes from, on which it is evaluated before and after; with `from_`. None takes
+            the validation split of the run that made the model, where that is still there.
+        resume: Go on with the run in `out` from its last checkpoint (from the beginning where there is none).
+        overwrite: Remove a run in `out` first.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: Whatever is wrong with files, settings or folders.
+        Interrupted: SIGINT or SIGTERM; the state was saved.
+    """
+    paths = [paths] if isinstance(paths, str | Path) else paths
+    request = RunRequest(
+        recipe=recipe,
+        minutes=minutes,
+        steps=steps,
+        tokens=tokens,
+        strategy=strategy,
+        tokenizer=tokenizer,
+        tokenizer_kind=tokenizer_kind,
+        vocab_size=vocab_size,
+        seed=seed,
+        settings=tuple(settings),
+        from_=from_,
+        extend_vocab=extend_vocab,
+        old_data=_old_paths(old_data),
+    )
+    reporter = reporter or LogReporter()
+    with Interruption() as interruption:
+        folder = RunFolder(Path(out))
+        goes_on = resume and folder.holds_run
+        wanted = None if goes_on and request.is_empty else request.load()
+        inputs = _check_before(paths, tokenizer, wanted)
+        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+        if overwrite:
+            folder.clear()
+        folder.claimed.make()
+        begins = not folder.holds_run
+        if resume and begins:
+            reporter.note(f"there is no run in {folder.root} yet: a new one begins")
+        sources = claim_sources(folder, paths)
+        if goes_on and masks_by_tokens(folder):
+            reporter.note(
+                "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
+            )
+        named = any(setting.startswith("masking.budget") for setting in settings)
+        resolved = claim_recipe(folder, wanted, names_budget=named)
+        if goes_on and folder.summary.is_file():
+            reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+            return Run(folder.root, read_object(folder.summary, "take it away, and the run is evaluated again"))
+        try:
+            if resolved.start is None:
+                data = obtain_data(sources, folder.data, resolved, reporter)
+            else:
+                data = data_from_checkpoint(sources, folder, resolved, reporter)
+            sitting = TrainingRun(folder, resolved, data, reporter, interruption)
+        except UnmaskError:
+            if begins:  # no run was made, and the next try shall not be told that one is there
+                # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
+                folder.clear(keep_data=not DataFolder(folder.data).is_complete)
+            raise
+        reporter.begin()
+        summary = sitting.run()
+    return Run(folder.root, summary)
+
+
+def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    return tuple(map(str, [given] if isinstance(given, str | Path) else given))
+
+
+def _check_before(
+    paths: Sequence[str | Path] | None, tokenizer: str | Path | None, wanted: Recipe | None
+) -> list[Path]:
+    """Finds mistakes before a folder is touched, and so before a long preparation.
+
+    Returns:
+        What is read.
+    """
+    inputs = [Path(path) for path in paths or () if str(path) != STDIN]
+    if paths and not is_prepared(paths):
+        find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()], announce=False)
+    if tokenizer is not None:
+        load_tokenizer(tokenizer)
+        inputs.append(local_path(tokenizer, TOKENIZER))
+    if wanted is not None and (lexicon := named_lexicon(wanted.masking)) is not None:
+        load_lexicon(lexicon)
+        inputs.append(lexicon)
+    if wanted is not None and wanted.start is not None:
+        check_old_data(wanted.start.old_data)
+        inputs += [find_checkpoint(wanted.start.checkpoint), *map(Path, wanted.start.old_data)]
+    return inputs
+
+
+def _figure(found: dict[str, Any], name: str) -> str:
+    return f"{found[name]:.3f}{margin(found.get(f'{name}_interval'))}"
+
+
+def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a training from a checkpoint brought on the new text and cost on the old."""
+    return [
+        (
+            f"{name} text",
+            f"{_figure(found['before'], 'loss')} nats per token before, {_figure(found['after'], 'loss')} after; "
+            f"{_figure(found['before'], 'bits_per_token_byte')} bits per token byte before, "
+            f"{_figure(found['after'], 'bits_per_token_byte')} after",
+        )
+        for name, found in domains.items()
+        if found is not None
+    ]

@@ -1,0 +1,273 @@
+"""One sitting of a run, from its parts to its end or to an interruption.
+
+SIGINT and SIGTERM: save and leave.
+
+One sitting of a run: its parts, put together, and what is done with the reports of the training loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from unmask.compiled import is_compiled
+from unmask.errors import DivergedError
+from unmask.masking.masker import Masker
+from unmask.network.compiling import compile_model
+from unmask.network.encoder import MaskedLM
+from unmask.network.initial_weights import initialise
+from unmask.network.loss_loops import losses
+from unmask.pretraining.before_after import BeforeAfter
+from unmask.pretraining.continuing import start_model
+from unmask.pretraining.masking_inputs import masking_tables, score_board
+from unmask.pretraining.run_data import PreparedData
+from unmask.pretraining.run_folder import RunFolder
+from unmask.pretraining.run_metrics import Board, MetricsFile
+from unmask.pretraining.run_reporter import Reporter
+from unmask.pretraining.run_result import look_before, write_result
+from unmask.pretraining.watch import Watch
+from unmask.recipe.new_model import new_model
+from unmask.recipe.recipe import Recipe
+from unmask.rows.stream import RowStream
+from unmask.training.budget import Budget
+from unmask.training.checkpoints import TrainState, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
+from unmask.training.loop import StepReport, train
+from unmask.training.objectives import extra_objectives
+from unmask.training.optimizer import Optimizer
+
+GOES_ON = "the same command goes on from what was saved last"
+GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
+
+
+class Interrupted(Exception):
+    """A signal asked to stop. Nothing is lost.
+
+    Attributes:
+        signum: Of the signal.
+    """
+
+    def __init__(self, signum: int, text: str) -> None:
+        super().__init__(text)
+        self.signum = signum
+
+
+class Interruption:
+    """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
+
+    Outside the main thread Python takes no signals, and nothing is done.
+
+    Args:
+        remark: What `Interrupted` says of how to go on.
+    """
+
+    def __init__(self, remark: str = GOES_ON_WITH_RESUME) -> None:
+        self.remark = remark
+        self.signum: int | None = None
+        self.patient = False
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.patient and self.signum is None:
+            self.signum = signum
+            return
+        raise Interrupted(signum, f"stopped; {self.remark}")
+
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """A section that looks at `signum` by itself and ends well; a second signal does not wait for it."""
+        self.patient = True
+        try:
+            yield
+        finally:
+            self.patient = False
+
+
+CHECKPOINT_SECONDS = 120.0
+
+
+class TrainingRun:
+    """From opened data to a finished folder.
+
+    Args:
+        folder: Of the run.
+        recipe: Its settings.
+        data: What it trains on.
+        reporter: Told of the progress.
+        interruption: Asked after every step.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        recipe: Recipe,
+        data: PreparedData,
+        reporter: Reporter,
+        interruption: Interruption,
+    ) -> None:
+        self.folder, self.recipe, self.data = folder, recipe, data
+        self.reporter, self.interruption = reporter, interruption
+        training = recipe.training
+        tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
+        made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+        self.device = choose_device()
+        dtype = choose_dtype(training.precision, self.device)
+        model = self._model().to(self.device)
+        model.encoder.compute_dtype = dtype
+        model.encoder.gradient_checkpointing = training.gradient_checkpointing
+        self._uncompiled = why_not_compiled(
+            training.compile_blocks, self.device, minutes=training.minutes, steps=training.known_steps
+        )
+        if self._uncompiled is None:
+            compile_model(model)
+        self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
+        pairs = recipe.objectives.pairs
+        self.objectives = extra_objectives(recipe.objectives)
+        self.stream = RowStream(
+            data.train,
+            data.tokenizer,
+            length=training.sequence_length,
+            seed=training.seed,
+            pairs=None if pairs is None else pairs.kind,
+            with_labels=recipe.objectives.label is not None,
+        )
+        self.masker = Masker(
+            recipe.masking,
+            data.tokenizer,
+            seed=training.seed,
+            tables=tables,
+            with_boundaries=recipe.objectives.span_boundary is not None,
+        )
+        self.state.board = score_board(recipe.masking, data, self.device)
+        self.watch = Watch(recipe, data, reporter)
+
+    def _model(self) -> MaskedLM:
+        """The model as the training begins, in memory of the CPU."""
+        recipe, tokenizer, labels = self.recipe, self.data.tokenizer, tuple(self.data.manifest.labels)
+        if recipe.start is None:
+            model = new_model(recipe, tokenizer, labels)
+            initialise(model, seed=recipe.training.seed, method=recipe.model.initialisation)
+            return model
+        model, notes = start_model(recipe, self.folder.start, tokenizer, labels)
+        for note in notes:
+            self.reporter.note(note)
+        return model
+
+    def run(self) -> dict[str, Any]:
+        """Trains from the last checkpoint on, writes everything, and returns the summary.
+
+        Raises:
+            DivergedError: The loss is not finite; the text names the latest checkpoint.
+            Interrupted: A signal came; the state was saved.
+            RunError: A checkpoint cannot be written or read.
+            MemoryFullError: Not even one row fits into memory.
+        """
+        model, ledger = self.state.model, self.data.manifest
+        self.reporter.note(
+            f"{ledger.train.tokens:,} tokens to train on, {ledger.validation.tokens:,} held out, "
+            f"vocabulary {ledger.vocab_size:,}; model with {model.num_parameters:,} parameters, "
+            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {self.device.type}"
+        )
+        if (note := self._on_compiling()) is not None:
+            self.reporter.note(note)
+        self._resume()
+        self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
+        self.board = Board(self.folder.tensorboard, step=self.state.step)
+        progress = Budget.of(self.recipe.training).progress(self.state.spent)
+        self.watch.begin(self.metrics, self.board, progress=progress)
+        if self.state.step == 0:
+            look_before(self.folder, self.state, self.watch)
+            if self.recipe.start is not None:
+                BeforeAfter(self.folder, self.watch).look_before(self.state)
+            self.watch.evaluate(self.state, progress=0.0)
+        with self.interruption.patience():
+            self._train()
+        self.reporter.note("evaluating and writing the model")
+        summary = write_result(self.folder, self.recipe, self.data, self.state, self.watch)
+        self.board.close()
+        return summary
+
+    def _on_compiling(self) -> str | None:
+        """What the first steps wait for; None: nothing."""
+        if self.device.type == "cpu":
+            return None if is_compiled(losses) else "loops are compiled for this machine, once: some 20 seconds more"
+        if self._uncompiled is None:
+            return "blocks are compiled in the first steps, which takes up to a minute"
+        return f"blocks are not compiled: {self._uncompiled}"
+
+    def _resume(self) -> None:
+        checkpoints = list_checkpoints(self.folder.checkpoints)
+        if not checkpoints:
+            return
+        load_checkpoint(checkpoints[-1], self.state, fingerprint=self.fingerprint)
+        self.reporter.note(f"going on from step {self.state.step:,} ({checkpoints[-1].name})")
+
+    def _train(self) -> None:
+        """Consumes the loop's reports."""
+        saved_seconds = self.state.seconds
+        micro_tokens = self.state.micro_tokens or self.recipe.training.micro_batch_tokens
+        try:
+            loop = train(self.state, self.stream, self.masker, self.recipe.training, objectives=self.objectives)
+            for report in loop:
+                self.metrics.step(report)
+                self.board.step(report)
+                self.reporter.step(report)
+                if self.state.micro_tokens != micro_tokens:
+                    micro_tokens = self.state.micro_tokens
+                    self.reporter.note(
+                        f"memory ran out: steps are made in parts of {micro_tokens:,} positions from now on "
+                        "(the same result, more slowly)"
+                    )
+                due = self._checkpoint_due(report, saved_seconds)
+                if self.watch.due(report.progress):
+                    due = self.watch.evaluate(self.state, progress=report.progress) or due
+                if due or self.interruption.signum is not None:
+                    self._save()
+                    saved_seconds = report.seconds
+                if self.interruption.signum is not None:
+                    raise Interrupted(
+                        self.interruption.signum,
+                        f"stopped and saved at step {report.step:,}; go on with --out {self.folder.root} --resume",
+                    )
+        except DivergedError as error:
+            raise DivergedError(f"{error}; {self._way_out()}") from error
+        self._save()
+
+    def _checkpoint_due(self, report: StepReport, saved_seconds: float) -> bool:
+        every_steps = self.recipe.checkpoint.every_steps
+        if every_steps is not None:
+            return report.step % every_steps == 0
+        return report.seconds - saved_seconds >= CHECKPOINT_SECONDS
+
+    def _way_out(self) -> str:
+        checkpoints = list_checkpoints(self.folder.checkpoints)
+        last = f"the latest checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+        rate = self.recipe.training.learning_rate
+        return f"{last}. Start anew with a lower learning rate: --set training.learning_rate={rate / 3:.2g} --overwrite"
+
+    def _save(self) -> None:
+        self.metrics.sync()
+        save_checkpoint(
+            self.folder.checkpoints,
+            self.state,
+            fingerprint=self.fingerprint,
+            keep=self.recipe.checkpoint.keep,
+        )

@@ -1,0 +1,1 @@
+"""Documents to shards of tokens and their manifest; collocations that are counted in them."""

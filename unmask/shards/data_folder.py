@@ -1,0 +1,172 @@
+"""The folder of prepared data, while it is made and afterwards.
+
+    manifest.json            written last: a folder with a manifest is complete
+    tokenizer/               tokenizer.json and what transformers wants beside it
+    train/00000.arrow ...    token shards (see `unmask.shards.store`), one a job
+    validation/00000.arrow ...
+    stdin.txt                what came on standard input, if that was a source
+    parts/00000.json ...     what each finished job came to
+    unfinished.json          what is being made, and of what
+
+The last two are there only while the data is made. A kill at any moment leaves either of two things: whole data with
+its manifest, or parts from which the same command goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.claimed import ClaimedFolder
+from unmask.errors import DataError
+from unmask.files import sync_folder, write_atomically, writing
+from unmask.shards.job_parts import PARTS
+from unmask.shards.job_work import TRAIN, VALIDATION
+from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.text.sources import STDIN_FILE, Source
+from unmask.tokenizer.tokenizer import Tokenizer
+
+UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
+# Written into the tokenizer that stands beside the data; a model writes its own length.
+ANY_LENGTH = int(1e9)
+_SHARD = re.compile(r"\d{5,}\.arrow(\.partial)?")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a preparation is of.
+
+    Attributes:
+        settings: As the manifest will have them.
+        sources: Path, size and time of change of each file.
+        tokenizer_sha256: Fingerprint of the tokenizer, which is saved.
+        made_by: Fingerprint of settings, tokenizer and libraries, which the parts carry.
+    """
+
+    settings: dict[str, Any]
+    sources: list[list[Any]]
+    tokenizer_sha256: str
+    made_by: str
+
+
+def stamp(sources: Iterable[Source]) -> list[list[Any]]:
+    """Path, size and time of change of files: where these are the same, so is the content."""
+    stats = ((source.path, source.path.stat()) for source in sources)
+    return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+
+
+class DataFolder:
+    """Paths in the folder and what is done to it as a whole; see the module's docstring."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.tokenizer = root / TOKENIZER
+        self.splits = (root / TRAIN, root / VALIDATION)
+        self.parts = root / PARTS
+        self._manifest = root / MANIFEST
+        self._unfinished = root / UNFINISHED
+        ours = (MANIFEST, UNFINISHED, STDIN_FILE, TOKENIZER, PARTS, TRAIN, VALIDATION)
+        self.claimed = ClaimedFolder(
+            root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it holds whole data, and nothing remains to be tidied."""
+        return self._manifest.is_file() and not self._unfinished.is_file()
+
+    def check(self) -> None:
+        """Makes sure that nothing of somebody else's is touched.
+
+        Raises:
+            DataError: It is a file, or holds files that are not ours.
+        """
+        self.claimed.check_names()
+        for split in (path for path in self.splits if path.exists()):
+            names = split.iterdir() if split.is_dir() else (split,)
+            if strangers := sorted(
+                f"{path.relative_to(self.root)}" for path in names if not _SHARD.fullmatch(path.name)
+            ):
+                raise self.claimed.holds_others(strangers)
+
+    def unfinished(self) -> Unfinished | None:
+        """What an earlier try was making; None where there was none or its file cannot be read."""
+        try:
+            return Unfinished(**json.loads(self._unfinished.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts are there."""
+        return sum(1 for _ in self.parts.glob("*.json"))
+
+    def finished(self, work: Unfinished) -> Manifest | None:
+        """The manifest of a try that was stopped when only tidying remained; that is done now.
+
+        Args:
+            work: What was being made. Since whatever stood there before is removed when work begins, a manifest
+                beside it is its result.
+        """
+        if not self._manifest.is_file():
+            return None
+        manifest = load_manifest(self.root)
+        if (manifest.settings, manifest.tokenizer_sha256) != (work.settings, work.tokenizer_sha256):
+            return None
+        self.tidy()
+        return manifest
+
+    def begin(self, work: Unfinished, tokenizer: Tokenizer, *, anew: bool) -> None:
+        """Makes the folder ready for parts. Only here is anything touched that an earlier try has left.
+
+        Args:
+            work: What will be made.
+            tokenizer: Saved beside it.
+            anew: Whether parts that are there are removed.
+
+        Raises:
+            WriteError: The folder cannot be written.
+        """
+        with writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._manifest.unlink(missing_ok=True)
+            if anew:
+                self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
+                for folder in (*self.splits, self.parts):
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.tokenizer.mkdir(exist_ok=True)
+            tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
+            sync_folder(self.tokenizer)
+            self.parts.mkdir(exist_ok=True)
+            for folder in self.splits:
+                folder.mkdir(exist_ok=True)
+        write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
+
+    def finish(self, manifest: Manifest) -> None:
+        """Removes shards that the manifest does not list, writes it, and removes what it was put together from.
+
+        Raises:
+            WriteError: The folder cannot be written.
+        """
+        listed = {file.name for split in (manifest.train, manifest.validation) for file in split.files}
+        with writing(self.root):
+            for folder in self.splits:
+                for path in folder.iterdir():
+                    if f"{folder.name}/{path.name}" not in listed:
+                        path.unlink()
+                sync_folder(folder)
+        manifest.save(self.root)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Removes what is there only while data is made; where a kill hit this, the next command does it."""
+        shutil.rmtree(self.parts, ignore_errors=True)
+        for path in self.root.glob("*.partial"):
+            path.unlink()
+        self._unfinished.unlink(missing_ok=True)

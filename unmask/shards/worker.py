@@ -1,0 +1,110 @@
+"""A worker process, and the messages that it is sent.
+
+Messages between a process and its workers: pickled values, each with its length before it.
+
+A worker process: takes what parts are made by and the plan of annotation (or None), then jobs, on its standard input
+and answers on its standard output.
+
+It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
+needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.
+
+It ends when its standard input does. So it never outlives the process that started it, even one that was killed:
+jobs are waited for in a thread of their own, which notices the end also in the middle of a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import struct
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+from unmask.errors import UnmaskError
+from unmask.shards.job_work import finish_job
+from unmask.shards.jobs import Job
+from unmask.text.annotation_plan import Annotator
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+_LENGTH = struct.Struct("<Q")
+
+
+def write_frame(stream: IO[bytes], value: Any) -> None:
+    """Sends a value.
+
+    Raises:
+        OSError: The other side is gone.
+    """
+    content = pickle.dumps(value, protocol=5)
+    stream.write(_LENGTH.pack(len(content)))
+    stream.write(content)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> Any:
+    """Receives a value.
+
+    Raises:
+        EOFError: The other side is gone, perhaps in the middle of a message.
+    """
+    (size,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
+    return pickle.loads(_read(stream, size))
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) < size:
+        raise EOFError
+    return content
+
+
+def main() -> None:
+    """Answers each job with ("bytes", number) now and then, and at the end ("done",) or ("error", what)."""
+    root = Path(sys.argv[1])
+    # Whatever a library prints must not get between the messages.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
+    tokenizer: Tokenizer | None = None
+    made_by, plan = jobs.get()
+    annotator = None if plan is None else Annotator(plan)
+    while True:
+        job: Job = jobs.get()
+        try:
+            tokenizer = tokenizer or load_tokenizer(root / "tokenizer")
+            finish_job(
+                job,
+                tokenizer,
+                root,
+                made_by=made_by,
+                annotator=annotator,
+                count=lambda n: write_frame(answers, ("bytes", n)),
+            )
+            answer: tuple[Any, ...] = ("done",)
+        except BrokenPipeError:  # nobody waits for the answer any more
+            return
+        except UnmaskError as error:
+            answer = "error", type(error), str(error)
+        except Exception:
+            answer = "error", RuntimeError, f"in a worker process:\n{traceback.format_exc()}"
+        with contextlib.suppress(BrokenPipeError):
+            write_frame(answers, answer)
+
+
+def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            jobs.put(read_frame(stream))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Labelled files as records: tables (CSV, TSV, JSONL, Parquet, Arrow), CoNLL, CoNLL-U, lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import CorpusError
+from unmask.tasks.columns import KNOWN, find_columns
+from unmask.tasks.settings import Columns
+from unmask.tasks.task import Labelled, Record, Task
+from unmask.text.reading import BadInput, broken_character, read_lines
+from unmask.text.sources import Source, find_sources
+from unmask.text.tables import LOOK_ROWS, class_name, class_names, rows_of
+
+_MISSING = {"nan", "null", "none", "n/a", "na"}
+
+
+def read_labelled(
+    path: Path,
+    task: type[Task] | Task,
+    columns: Columns,
+    *,
+    with_labels: bool = True,
+    usual: Columns | None = None,
+) -> Labelled:
+    """Reads a file.
+
+    Args:
+        path: Recognised by its suffix, before that of a compression.
+        task: Its class; or a task, which may know that texts come in pairs.
+        columns: Those that were named.
+        with_labels: Whether every record has a label; otherwise none is read.
+        usual: Those of an earlier file, which serve where this one has them.
+
+    Raises:
+        CorpusError: The file is missing, empty, of a kind that the task cannot read, lacks a column, or has a row
+            without text or label; with file and row.
+    """
+    bad = BadInput(skip=False, way_out=None)
+    found: Columns | None = None
+    records = task.own_file(path, with_labels=with_labels)
+    if records is None:
+        source = _one_source(path)
+        if source.kind in ("conll", "conllu"):
+            records = task.of_treebank(source, bad, columns.label, with_labels=with_labels)
+        elif source.kind in ("text", "fasta"):
+            records = _lines(source, bad, task, with_labels=with_labels)
+        else:
+            records, found = _table(source, bad, task, columns, usual or Columns(), with_labels=with_labels)
+    if not records:
+        raise CorpusError(f"{path}: there is no example in this file")
+    for record in records:
+        for text in record.texts:
+            if broken := broken_character(text):
+                raise CorpusError(f"{path}: row {record.row} holds {broken}, which is no character; take it out")
+    return Labelled(path, records, found)
+
+
+def _one_source(path: Path) -> Source:
+    sources = find_sources([path])
+    if len(sources) != 1 or path.is_dir():
+        raise CorpusError(f"{path}: give a single file, not a folder of {len(sources)}")
+    return sources[0]
+
+
+def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_labels: bool) -> list[Record]:
+    """Lines of a text, which have no labels."""
+    if lacking := "labels" if with_labels else "pairs" if _knows_pairs(task) else task.lines_lack:
+        raise CorpusError(
+            f"{source.path}: a {source.path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet"
+        )
+    lines = enumerate(read_lines(source.path, bad), 1)
+    return [task.of_line(number, part.text) for number, part in lines if part.text.strip()]
+
+
+def _table(
+    source: Source, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
+) -> tuple[Sequence[Record], Columns | None]:
+    source = replace(source, label=wanted.label)
+    header = wanted.text
+    first = next(rows_of(source, bad, header, nested=task.nested), (0, {}))[1]
+    cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
+    known = KNOWN | _named(wanted) | _named(usual)
+    if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
+        header = name  # the first row of a delimited file names the columns
+    rows = list(rows_of(source, bad, header, nested=task.nested))
+    if not rows:
+        return [], None
+    if task.usual is None:
+        return task.of_rows(source.path, rows, wanted, None, with_labels=with_labels), None
+    look = [row for _, row in islice(rows, LOOK_ROWS)]
+    names = replace(task.usual, pairs="always", guessed=False) if _knows_pairs(task) else task.usual
+    columns = find_columns(look, names, _filled(wanted, usual, look), source.path, with_label=with_labels)
+    labels = class_names(source, columns.label)
+    return task.of_rows(source.path, rows, columns, labels, with_labels=with_labels), columns
+
+
+def _knows_pairs(task: type[Task] | Task) -> bool:
+    """Whether it is the task of a model that is given two texts."""
+    return not isinstance(task, type) and task.paired
+
+
+def _named(columns: Columns) -> set[str]:
+    return {name.lower() for name in vars(columns).values() if name is not None and not name.isdigit()}
+
+
+def _filled(wanted: Columns, usual: Columns, rows: Sequence[dict[str, Any]]) -> Columns:
+    """The columns that were named; where none was, those of an earlier file, if there is any text in them here."""
+
+    def text(name: str | None) -> str | None:
+        return name if any(isinstance(row.get(name or ""), str | list) for row in rows) else None
+
+    return wanted.model_copy(
+        update={
+            "text": wanted.text or text(usual.text),
+            "second": wanted.second or text(usual.second),
+        }
+    )
+
+
+def class_of(value: Any, where: str, column: str, names: Sequence[str] | None = None) -> str:
+    """The name of a class. What is missing or not-a-number is an error, never a class of its own.
+
+    Args:
+        value: As it stands in the table.
+        where, column: File and row, and the column, for errors.
+        names: Of the classes by number, where the file says them.
+
+    Raises:
+        CorpusError: There is none, it is not-a-number (also in letters), or neither a text, a whole number nor a
+            boolean; or it is a number without a name.
+    """
+    try:
+        name = class_name(value, names)
+    except ValueError as error:
+        raise CorpusError(f"{where} has {error} in column {column!r}") from error
+    if name is None or name.lower() == "nan":
+        shown = "no label" if name is None and not isinstance(value, float) else "NaN"
+        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a label, or take the row out")
+    return name
+
+
+def number_of(value: Any, where: str, column: str) -> float:
+    """A finite number.
+
+    Raises:
+        CorpusError: It is missing, not-a-number, infinite or no number.
+    """
+    if value is None or (isinstance(value, str) and (not value.strip() or value.strip().lower() in _MISSING)):
+        shown = "NaN" if isinstance(value, str) and value.strip().lower() == "nan" else "no number"
+        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a number, or take the row out")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise CorpusError(f"{where} has {value!r} in column {column!r}, which is no number") from None
+    if not math.isfinite(number):
+        shown = "NaN" if math.isnan(number) else str(number)
+        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a number, or take the row out")
+    return number

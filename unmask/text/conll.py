@@ -1,0 +1,215 @@
+"""Treebanks and tagged text: CoNLL (a token a line with its tags) and CoNLL-U (Universal Dependencies).
+
+    .conll                          .conllu
+    Anna<TAB>B-person               1<TAB>Anna<TAB>Anna<TAB>PROPN<TAB>NNP<TAB>_<TAB>2<TAB>nsubj<TAB>_<TAB>_
+    sleeps<TAB>O                    2<TAB>sleeps<TAB>sleep<TAB>VERB<TAB>VBZ<TAB>_<TAB>0<TAB>root<TAB>_<TAB>SpaceAfter=No
+    <empty line>                    <empty line>
+
+In `.conll` a line `# sent_id = 3`, and one that begins with `#` and has not as many columns as words have, is a
+comment; in `.conllu` every line that begins with `#` is.
+
+The text is put together again: a space between tokens, none behind `SpaceAfter=No`. A sentence is given as a line, and
+an empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from unmask.errors import CorpusError
+from unmask.text.reading import BadInput, LinePart, read_lines
+from unmask.text.sources import Source
+from unmask.text.spans import Span, Spans, closed_loop
+
+_UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
+_OF_DOCUMENTS = re.compile(r"#\s*(newdoc|newpar|\w[\w.:-]*\s*=\s)")  # `# newdoc`, `# sent_id = 3`
+DOCUMENT_END = LinePart("", True, True)
+
+
+class TaggedLine(NamedTuple):
+    """A line of a sentence: its number in the file, counted from 1, and its columns."""
+
+    number: int
+    cells: list[str]
+
+
+def offered_columns(kind: str) -> set[str]:
+    """The annotations that such a file holds, unless `annotation.fields` says more."""
+    return {"pos", "dependencies"} if kind == "conllu" else {"entities"}
+
+
+def readable_columns(kind: str) -> set[str]:
+    """The annotations that such a file may hold."""
+    return {"pos", "dependencies"} if kind == "conllu" else {"entities", "chunks", "pos"}
+
+
+def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
+    """Yields sentences, and empty lines where documents begin.
+
+    Args:
+        source: A file of kind `conll` or `conllu`.
+        bad: What is done about sentences that cannot be read.
+        fields: Annotations that are wanted. For `.conll`, a field is the number of a tab-separated column, counted
+            from 0, or the annotation's own name for the last one. For `.conllu`, `pos` may name the field `xpos`.
+
+    Raises:
+        CorpusError: A line is malformed, or does not have what is wanted; with file and line.
+    """
+    if missing := [column for column in fields or () if column not in readable_columns(source.kind)]:
+        raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
+    build = _conllu_sentence if source.kind == "conllu" else _conll_sentence
+    for item in read_sentences(source, bad):
+        if item is None:
+            yield DOCUMENT_END
+            continue
+        try:
+            text, spans = build(item, fields or {})
+        except ValueError as error:
+            bad.found("sentences that cannot be read", f"{source.path}: line {error}")
+            continue
+        if not bad.is_broken(text):
+            yield LinePart(text, True, True, None if fields is None else spans)
+
+
+def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
+    """Yields the lines of each sentence, and None where a document begins.
+
+    Raises:
+        CorpusError: The file cannot be read, or a line is far too long.
+    """
+    lines: list[TaggedLine] = []
+    width: int | None = None
+    for number, part in enumerate(read_lines(source.path, bad), 1):
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{source.path}: a line is longer than a million characters; this is no CoNLL file")
+        cells = part.text.split("\t") if "\t" in part.text else part.text.split()
+        is_comment = part.text.startswith("#") and (source.kind == "conllu" or _is_comment(part.text, cells, width))
+        if not part.text.strip():
+            if lines:
+                yield lines
+                lines = []
+        elif is_comment:
+            if part.text[1:].split()[:1] == ["newdoc"]:
+                yield None
+        elif cells[0] == "-DOCSTART-":
+            yield None
+        else:
+            lines.append(TaggedLine(number, cells))
+            width = width or len(cells)
+    if lines:
+        yield lines
+
+
+def _is_comment(line: str, cells: list[str], width: int | None) -> bool:
+    """Whether a line of `.conll` that begins with `#` is a comment, and not a word such as `#` or `#unmask`.
+
+    Args:
+        line: It.
+        cells: Its columns.
+        width: Columns of the file's first word; None: there was none yet.
+    """
+    if "\t" in line:
+        return False
+    if _OF_DOCUMENTS.match(line):
+        return True
+    return len(cells) != width if width is not None else cells[0] == "#"
+
+
+def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
+    places, end = [], 0
+    for line in lines:
+        places.append((end, end + len(line.cells[0])))
+        end += len(line.cells[0]) + 1
+    text = " ".join(line.cells[0] for line in lines)
+    found: dict[str, tuple[Span, ...]] = {}
+    for column, field in fields.items():
+        tags = [_cell(line, field if field != column else "-1") for line in lines]
+        if column in ("entities", "chunks"):
+            found[column] = _from_bio(lines, tags, places)
+        else:
+            found[column] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
+    return text, found
+
+
+def _cell(line: TaggedLine, field: str) -> str:
+    index = int(field) if field.lstrip("-").isdigit() else len(line.cells)
+    if index >= len(line.cells) or (index == -1 and len(line.cells) < 2):
+        raise ValueError(
+            f"{line.number}: there is no column {field.replace('-1', 'with tags')}, only {len(line.cells)} columns; a "
+            "column is named by its number, counted from 0, in annotation.fields"
+        )
+    return line.cells[index].strip()
+
+
+def _from_bio(lines: list[TaggedLine], tags: list[str], places: list[tuple[int, int]]) -> tuple[Span, ...]:
+    """Spans of BIO tags; also of IOB1 (an `I-` may begin one) and of BIOES and BILOU."""
+    spans: list[Span] = []
+    open_label: str | None = None
+    for line, tag, (begin, end) in zip(lines, tags, places, strict=True):
+        mark, _, label = tag.partition("-")
+        if tag in ("O", "_"):
+            open_label = None
+            continue
+        if mark not in ("B", "I", "E", "L", "S", "U") or not label:
+            raise ValueError(f"{line.number}: {tag!r} is not a tag like O, B-person or I-person")
+        if mark in ("I", "E", "L") and label == open_label:
+            spans[-1] = spans[-1]._replace(end=end)
+        else:
+            spans.append(Span(begin, end, label))
+        open_label = None if mark in ("E", "L", "S", "U") else label
+    return tuple(spans)
+
+
+def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
+    """The text of a sentence; words of a multiword token share its letters, in order where they spell it."""
+    text, words, places = "", [], []
+    shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
+    for line in lines:
+        if len(line.cells) != 10:
+            raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
+        name, form = line.cells[0], line.cells[1]
+        space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
+        first, dash, last = name.partition("-")
+        if "." in name:  # a word that was left out, which has no letters
+            continue
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"{line.number}: {name!r} is not the number of a word")
+        if dash:
+            shared_to, room = int(last), (len(text), len(text) + len(form))
+            text += form + space
+            continue
+        words.append(line)
+        if int(first) <= shared_to:
+            spelled = text.startswith(form, room[0]) and room[0] + len(form) <= room[1]
+            end = room[0] + len(form) if spelled and int(first) < shared_to else room[1]
+            places.append((room[0], end))
+            room = end, room[1]
+        else:
+            places.append((len(text), len(text) + len(form)))
+            text += form + space
+    found: dict[str, tuple[Span, ...]] = {}
+    for column, field in fields.items():
+        if column == "dependencies":
+            found[column] = _dependencies(words, places)
+        else:
+            cell = _XPOS if field == "xpos" else _UPOS
+            found[column] = tuple(Span(*p, w.cells[cell]) for w, p in zip(words, places, strict=True))
+    return text.rstrip(), found
+
+
+def _dependencies(words: list[TaggedLine], places: list[tuple[int, int]]) -> tuple[Span, ...]:
+    index = {line.cells[0]: number for number, line in enumerate(words)}
+    heads = []
+    for number, line in enumerate(words):
+        head = line.cells[_HEAD]
+        if head != "0" and head not in index:
+            raise ValueError(f"{line.number}: the head {head!r} is no word of the sentence")
+        heads.append(number if head == "0" else index[head])
+    if words and closed_loop(heads):
+        raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
+    return tuple(
+        Span(*place, line.cells[_ROLE], heads[number] - number)
+        for number, (line, place) in enumerate(zip(words, places, strict=True))
+    )

@@ -1,0 +1,187 @@
+"""Texts that are given one by one, and their words before any tokenizer.
+
+Texts of a file one by one, each with what it is called: for work on texts that are given, not on a corpus.
+
+A line of a text file, a row of a table, a sequence, a sentence. Memory is bounded; nothing is passed over but lines
+without text, which are counted.
+
+The words of a raw text, before any tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import CorpusError
+from unmask.text.documents import read_parts
+from unmask.text.reading import BadInput
+from unmask.text.sources import find_sources
+from unmask.text.tables import LONGEST_ROW, LOOK_ROWS, find_column, rows_of, text_of
+
+ID = "id"
+EMPTY = "texts without a letter or sign"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedText:
+    """A text.
+
+    Attributes:
+        id: What the column of ids says; else the number of the line or row in the file, counted from 1.
+        text: The text; never only white space.
+    """
+
+    id: str | int
+    text: str
+
+
+class TextFile:
+    """A file of texts.
+
+    Args:
+        path: The file, of any kind that a corpus may have.
+        column: Where the text of a table stands; None finds it.
+        id_column: Where the ids of a table stand; None takes a column called `id`, else numbers of rows.
+
+    Attributes:
+        source: The file, with the column of its texts.
+        id_column: The column of ids that is read; None where numbers are.
+        skipped: What the last reading passed over: reason to number.
+        first_skipped: The first of these, such as `line 3`; None where nothing was passed over.
+
+    Raises:
+        CorpusError: It is not one file that can be read, or a column is not there.
+    """
+
+    def __init__(self, path: str | Path, *, column: str | None = None, id_column: str | None = None) -> None:
+        sources = find_sources([path])
+        if len(sources) != 1 or Path(path).is_dir():
+            raise CorpusError(f"{path}: these are {len(sources)} files; name one of them")
+        bad = BadInput(skip=False, way_out=None)
+        self.source, self.id_column = sources[0], id_column
+        self.skipped: Counter[str] = Counter()
+        self.first_skipped: str | None = None
+        if not self.source.is_table:
+            for name, option in ((column, "text"), (id_column, "ids")):
+                if name is not None:
+                    raise CorpusError(f"{path}: there are no columns in this file, so none of {option} can be named")
+            return
+        known = [] if id_column is None else [id_column]
+        with naming_column():
+            self.source = replace(self.source, column=find_column(self.source, column, bad, among=known))
+        first = islice(rows_of(self.source, bad, self.source.column, known=known), LOOK_ROWS)
+        names = dict.fromkeys(name for _, row in first for name in row)
+        if id_column is not None and id_column not in names:
+            raise CorpusError(f"{path}: there is no column {id_column!r}; columns are {', '.join(names)}")
+        if id_column is None and ID in names and self.source.column != ID:
+            self.id_column = ID
+
+    def describe(self) -> str:
+        """One line on what is read."""
+        if not self.source.is_table:
+            return f"a text is a {self._unit}"
+        ids = "the number of the row" if self.id_column is None else f"column {self.id_column!r}"
+        return f"a text is a row, its text in column {self.source.column!r}, its id {ids}"
+
+    @property
+    def _unit(self) -> str:
+        """What a text is in the file."""
+        kinds = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
+        return "row" if self.source.is_table else kinds.get(self.source.kind, "line")
+
+    def read(self) -> Iterator[NamedText]:
+        """Yields the texts.
+
+        Raises:
+            CorpusError: A row has no text or no id, or cannot be read; or there is no text at all.
+        """
+        self.skipped, self.first_skipped = Counter(), None
+        found = False
+        with naming_column():
+            for number, text in enumerate(self._rows() if self.source.is_table else self._lines(), 1):
+                if text.text.strip():
+                    found = True
+                    yield text
+                else:
+                    self.skipped[EMPTY] += 1
+                    self.first_skipped = self.first_skipped or f"{self._unit} {number}"
+        if not found:
+            raise CorpusError(f"{self.source.path}: there is no text in it")
+
+    def _rows(self) -> Iterator[NamedText]:
+        bad, column = BadInput(skip=False, way_out=None), self.source.column
+        assert column is not None, "tables have one"
+        known = [] if self.id_column is None else [self.id_column]
+        for row_number, (number, row) in enumerate(rows_of(self.source, bad, column, known=known), 1):
+            text = text_of(self.source, number, row, column, bad)
+            assert text is not None, "bad input is an error"
+            yield NamedText(row_number if self.id_column is None else self._id(number, row, self.id_column), text)
+
+    def _id(self, number: int, row: dict[str, Any], column: str) -> str | int:
+        value = row.get(column)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise CorpusError(
+                f"{self.source.path}: row {number} has {value!r} in column {column!r}; ids are texts or whole numbers"
+            )
+        return value
+
+    def _lines(self) -> Iterator[NamedText]:
+        number, parts, size = 0, [], 0
+        for part in read_parts(self.source, BadInput(skip=False, way_out=None)):
+            parts.append(part.text)
+            size += len(part.text)
+            if size > LONGEST_ROW:
+                raise CorpusError(f"{self.source.path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
+            if part.ends:
+                if self.source.kind != "text" and not "".join(parts):
+                    parts = []
+                    continue  # the mark of a document, or of a sequence without letters
+                number += 1
+                yield NamedText(number, "".join(parts))
+                parts, size = [], 0
+
+
+@contextmanager
+def naming_column() -> Iterator[None]:
+    """Errors of tables name the way out that there is here."""
+    try:
+        yield
+    except CorpusError as error:
+        raise CorpusError(str(error).replace("--set corpus.column=NAME", "--column NAME")) from error
+
+
+_RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w has no marks
+_JOINERS = "\u200c\u200d"  # within Persian and Indian words, and within emoji
+
+
+def is_mark(character: str) -> bool:
+    """Whether it is an accent or vowel sign that combines with the character before it, or joins two."""
+    return unicodedata.category(character)[0] == "M" or character in _JOINERS
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """The words of a text, [begin, end) in characters: runs of letters and digits with the marks on them, and every
+    other sign for itself.
+
+    Example: `Anna's` has three, and Hindi words, whose vowels are marks, are whole.
+    """
+    spans: list[tuple[int, int]] = []
+    in_word = False
+    for match in _RUN.finditer(text):
+        begin, end = match.span()
+        joins = bool(spans) and spans[-1][1] == begin
+        is_run = text[begin].isalnum() or text[begin] == "_"
+        if joins and (is_mark(text[begin]) or (in_word and is_run)):
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((begin, end))
+            in_word = is_run
+    return spans

@@ -1,0 +1,1 @@
+"""The tokenizer: its families, its training, where words begin, and new words."""

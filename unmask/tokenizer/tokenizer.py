@@ -1,0 +1,284 @@
+"""The tokenizer as the rest of unmask sees it: ids, word starts, and what masking must know of the vocabulary.
+
+The work is done by the `tokenizers` library; a saved folder opens in transformers' `AutoTokenizer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from unmask.errors import TokenizerError
+from unmask.files import writing
+from unmask.tokenizer.alignment import TokenPlaces
+from unmask.tokenizer.special_tokens import find_special_ids
+from unmask.tokenizer.spelling import letter_check, spelling
+from unmask.tokenizer.word_memory import WordMemory, can_remember
+from unmask.tokenizer.word_starts import WordStarts
+
+CONFIG = "tokenizer_config.json"
+_ROLES = "special_tokens_map.json"
+_UNUSED = re.compile(r"\[unused\d+\]")  # BERT's entries for what users may add
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """The tokens of a text, or of several texts one behind another, without special tokens.
+
+    Attributes:
+        input_ids: [num_tokens], int32.
+        word_starts: [num_tokens], bool: whether a word begins at the token.
+    """
+
+    input_ids: NDArray[np.int32]
+    word_starts: NDArray[np.bool_]
+
+
+class Tokenizer:
+    """A tokenizer with its special ids, word starts and a table of what each id stands for.
+
+    Attributes:
+        backend: The `tokenizers.Tokenizer`.
+        special: Ids of the special tokens.
+        vocab_size: Number of ids; the largest id plus one.
+        ordinary: [vocab_size], bool: ids that text consists of. Only these are ever masked or drawn as random
+            replacements; special and unknown tokens, BERT's `[unused1]` and its like, and gaps in the ids are not.
+        token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id stands for, without marks: the space
+            in front of a word is not counted for any family, so that bits per byte compare between them. White
+            space that is spelled out (a line break, a character tokenizer's space) is. An id for part of a
+            character has that part's bytes; special tokens and a lone mark have none.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special_names: Mapping[str, str] | None = None) -> None:
+        """Wraps a `tokenizers.Tokenizer`.
+
+        Args:
+            backend: The tokenizer.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones.
+
+        Raises:
+            TokenizerError: A special token is missing.
+        """
+        # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
+        # released tokenizers have, would silently cut the corpus.
+        backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special = find_special_ids(backend, special_names or {})
+        self.word_starts = WordStarts(backend)
+        self._letters = letter_check(backend) if self.special.unk is None else None
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values()) + 1
+        self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
+        self.token_bytes: NDArray[np.int32] = np.zeros(self.vocab_size, dtype=np.int32)
+        specials = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
+        specials |= {id_ for id_ in vars(self.special).values() if id_ is not None}
+        for token, id_ in vocab.items():
+            if id_ not in specials:
+                self.ordinary[id_] = _UNUSED.fullmatch(token) is None
+                self.token_bytes[id_] = self.word_starts.num_bytes(token)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""
+        names = {role: self.token(id_) for role, id_ in vars(self.special).items() if id_ is not None}
+        return Tokenizer, (self.backend, names)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything the tokenizer does."""
+        return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+
+    @cached_property
+    def _of_corpus(self) -> tokenizers.Tokenizer:
+        """A copy for which special tokens are letters, made when text of a corpus is first met.
+
+        A copy, since such a setting holds for every thread at once, and a prompt of another thread needs its masks. It
+        takes as much memory as the original.
+        """
+        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
+    @cached_property
+    def _memory(self) -> WordMemory | None:
+        return WordMemory(self._of_corpus) if can_remember(self.backend) else None
+
+    def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other.
+
+        Args:
+            texts: Any number of texts; they are tokenized in parallel.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
+        """
+        joined, lengths = self.encode_joined(texts)
+        ends = np.cumsum(lengths)
+        return [
+            EncodedText(joined.input_ids[begin:end], joined.word_starts[begin:end])
+            for begin, end in zip(ends - lengths, ends, strict=True)
+        ]
+
+    def encode_joined(self, texts: Sequence[str]) -> tuple[EncodedText, NDArray[np.int64]]:
+        """As `encode_corpus`, with the tokens of all texts one behind another, which is faster where texts are short.
+
+        Returns:
+            The tokens, and how many of them each text has.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
+        """
+        self._check_letters(texts)
+        with spelling():
+            if self._memory is not None and self._memory.useful:
+                input_ids, lengths = self._memory.encode(texts)
+            else:
+                input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
+        return EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
+
+    def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:
+        """As `encode_joined`, with the characters that each token covers, which takes longer.
+
+        Returns:
+            The tokens, and where they stand.
+
+        Raises:
+            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
+        """
+        self._check_letters(texts)
+        with spelling():
+            encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
+        input_ids, lengths = _joined(encodings)
+        encoded = EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths))
+        offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
+        text_begin = np.cumsum([0, *map(len, texts)])[:-1]
+        begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
+        return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
+
+    def encode_prompt(self, text: str) -> NDArray[np.int32]:
+        """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
+        return self.encode_prompts([text])[0]
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
+        self._check_prompts(texts)
+        with spelling():
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def place_prompts(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer.
+
+        Special tokens that stand around the text have [0, 0). A `[MASK]` may have the white space beside it, which some
+        tokenizers let it take along.
+        """
+        self._check_prompts(texts)
+        with spelling():
+            encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
+        return [
+            (np.asarray(encoding.ids, dtype=np.int32), np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            for encoding in encodings
+        ]
+
+    def _check_prompts(self, texts: Sequence[str]) -> None:
+        mask = self.token(self.special.mask)
+        self._check_letters(text.replace(mask, "") for text in texts)
+
+    def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Whether a word begins at each token; any shape."""
+        return self.word_starts.of_ids(input_ids)
+
+    def token(self, token_id: int) -> str:
+        """The token of an id, as it stands in the vocabulary."""
+        token = self.backend.id_to_token(token_id)
+        return f"<{token_id}>" if token is None else token
+
+    def text(self, token_id: int) -> str:
+        """The text that an id stands for, without the mark of a continuation."""
+        return self.word_starts.text_of(self.token(token_id))
+
+    def space_before(self, token_id: int) -> bool:
+        """Whether the token stands for a space and text, so that it is shown behind a space."""
+        return self.word_starts.space_before(self.token(token_id))
+
+    def decode(self, input_ids: Sequence[int]) -> str:
+        """The text of some ids; special tokens are left out."""
+        return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
+
+    def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
+        """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.
+
+        Args:
+            folder: An existing folder.
+            max_length: Longest sequence of the model, special tokens included.
+            with_types: Whether the model tells token types apart, so that transformers is to give it those of pairs.
+
+        Raises:
+            WriteError: The files cannot be written.
+        """
+        roles = vars(self.special).items()
+        names = {f"{role}_token": self.token(id_) for role, id_ in roles if id_ is not None}
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_length,
+            "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+            **names,
+        }
+        added = self.backend.get_added_tokens_decoder()
+        config["added_tokens_decoder"] = {str(id_): _plain(added[id_]) for id_ in sorted(added)}
+        if (prefix_space := _prefix_space(self.backend)) is not None:
+            config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
+        texts = {name: json.dumps(content, indent=2) + "\n" for name, content in ((CONFIG, config), (_ROLES, names))}
+        texts["tokenizer.json"] = self.backend.to_str(pretty=True)  # whose own saving raises a bare Exception
+        for name, text in texts.items():
+            with writing(folder / name):
+                (folder / name).write_text(text, encoding="utf-8")
+
+    def check_known(self, text: str) -> None:
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokenizer.spelling`.
+
+        Raises:
+            TokenizerError: There is such a character.
+        """
+        self._check_letters([text])
+
+    def _check_letters(self, texts: Iterable[str]) -> None:
+        if self._letters is None:
+            return
+        for text in texts:
+            if (letter := self._letters.find_unknown(text)) is not None:
+                raise TokenizerError(
+                    f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
+                    "the character out of the text, or train with tokenizer.bare=false"
+                )
+
+
+def _joined(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The ids of some encodings one behind another, and how many each has."""
+    lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+    each = chain.from_iterable(encoding.ids for encoding in encodings)
+    return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths
+
+
+def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:
+    flags = ("lstrip", "normalized", "rstrip", "single_word", "special")
+    return {"content": token.content, **{flag: getattr(token, flag) for flag in flags}}
+
+
+def _prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
+    """Whether a byte-level pre-tokenizer puts a space before texts; None where that is no question."""
+    part = json.loads(backend.to_str())["pre_tokenizer"] or {}
+    return part.get("add_prefix_space")

@@ -1,0 +1,366 @@
+"""Training a tokenizer: WordPiece, byte-level BPE, Unigram and characters. The same text gives the same vocabulary.
+
+What is counted before a tokenizer is trained: letters, so that trainers get them in a fixed order, and bytes.
+
+Training a WordPiece tokenizer. The same text always gives the same vocabulary.
+
+The trainer of the `tokenizers` library alone does not: it numbers the letters in the order of a hash map, and breaks
+ties between equally frequent pairs by these numbers, so two runs over the same text differ by some tens of entries.
+Here the letters are counted first and handed to the trainer in a fixed order, which makes all that follows fixed.
+
+Training a byte-level BPE tokenizer: GPT-2's and RoBERTa's kind. Every text can be spelled, there is no unknown.
+
+The library's trainer is deterministic here, unlike for WordPiece: its letters are the 256 bytes, handed over in a
+fixed order, and ties between equally frequent pairs are broken by the numbers of the pairs' parts.
+
+Training a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
+
+The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
+pieces, but their scores differ in two ways, and with them the order of the pieces. Both are taken away here:
+
+- Sums of probabilities differ by some 1e-15. Scores are rounded to 1e-6. (A score within the noise of a rounding edge
+  is the one thing that could still differ, about once in 10^5 vocabularies.)
+- Letters that the training dropped are put back with the least score, the next one with 1e-4 more, and so on. All of
+  them get the least one.
+
+A tokenizer of characters: for sequences (proteins, DNA), small texts and languages without spaces.
+
+Training a tokenizer of any kind, as the settings say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.normalizers import Normalizer
+
+from unmask.errors import TokenizerError
+from unmask.tokenizer.settings import TokenizerKind, TokenizerSettings
+from unmask.tokenizer.special_tokens import BARE_TOKENS, SPECIAL_TOKENS, with_special_tokens
+from unmask.tokenizer.tokenizer import Tokenizer
+
+Texts = Callable[[], Iterable[str]]
+"""Gives the texts anew at each call."""
+
+COVERED = 0.9995
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The letters of a text.
+
+    Attributes:
+        ranked: The letters, most frequent first; among equally frequent ones the smaller code point.
+        needed: How many of these make up nearly all of the text (99.95 %), so that hardly a word has others.
+        num_bytes: UTF-8 bytes of the text.
+    """
+
+    ranked: tuple[str, ...]
+    needed: int
+    num_bytes: int
+
+
+def count_letters(normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False) -> Letters:
+    """Counts the letters of normalised text.
+
+    Args:
+        normalizer: Applied to each text.
+        texts: The corpus.
+        spaces: Whether white space counts as letters.
+    """
+    counts: Counter[str] = Counter()
+    num_bytes = 0
+    for text in texts:
+        num_bytes += len(text.encode())
+        counts.update(text if normalizer is None else normalizer.normalize_str(text))
+    if not spaces:
+        for letter in [letter for letter in counts if letter.isspace()]:
+            del counts[letter]
+    ranked = tuple(sorted(counts, key=lambda letter: (-counts[letter], letter)))
+    return Letters(ranked, _num_covering(ranked, counts), num_bytes)
+
+
+def _num_covering(ranked: tuple[str, ...], counts: Counter[str]) -> int:
+    total, gone = counts.total(), 0
+    for number, letter in enumerate(ranked):
+        if gone >= COVERED * total:
+            return number
+        gone += counts[letter]
+    return len(ranked)
+
+
+def default_vocab_size(num_bytes: int) -> int:
+    """A vocabulary that fits the corpus: 8,192 entries at 10 MB, growing with the power 0.45, a multiple of 64.
+
+    A rare entry is seen too seldom to be learned: with this rule the average entry stands some hundred times in a
+    megabyte of text and some thousand times in 100 MB. At least 512 and at most 32,768 entries.
+    """
+    size = 8192 * (num_bytes / 10e6) ** 0.45
+    return min(max(round(size / 64) * 64, 512), 32_768)
+
+
+_TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece gives up on, and that would take the trainer hours
+PREFIX = "##"
+
+
+def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
+    """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
+
+    Args:
+        texts: Called twice, gives the texts; only counts of words and letters are held in memory.
+        vocab_size: Entries, special tokens included; None fits them to the text (see `default_vocab_size`), with
+            room for its letters.
+        lowercase: Whether case is folded.
+
+    Returns:
+        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]`. It may hold fewer entries than asked
+        where the text has no more words.
+
+    Raises:
+        TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary.
+
+    Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library. The rarest letters become
+    `[UNK]` where they would take more than about three quarters of the vocabulary.
+    """
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    letters = count_letters(tokenizer.normalizer, texts())
+    needed = len(SPECIAL_TOKENS) + len(_alphabet(tokenizer, letters.ranked[: letters.needed]))
+    if vocab_size is None:
+        vocab_size = max(default_vocab_size(letters.num_bytes), needed * 3 // 2)
+    if needed > vocab_size:
+        raise TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold the letters of this text, at the beginning of words and within "
+            f"them; give at least --vocab-size {needed + 64}"
+        )
+    alphabet = _alphabet(tokenizer, letters.ranked[: max(letters.needed, vocab_size * 3 // 8)])
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *alphabet],
+        continuing_subword_prefix=PREFIX,
+        limit_alphabet=0,  # no letters but those above
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((_TOO_LONG.sub(" ", text) for text in texts()), trainer)
+    return _finished(tokenizer)
+
+
+def _alphabet(tokenizer: tokenizers.Tokenizer, letters: Sequence[str]) -> list[str]:
+    """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""
+    inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
+    return sorted(letters) + sorted(PREFIX + letter for letter in inside)
+
+
+def _finished(trained: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The trained vocabulary in a tokenizer of its own, in which only the special tokens are special."""
+    vocab = trained.get_vocab(with_added_tokens=True)
+    model = models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = trained.normalizer
+    tokenizer.pre_tokenizer = trained.pre_tokenizer
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+    return with_special_tokens(tokenizer, mask_takes_space=False)
+
+
+def train_bpe(
+    texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False, add_prefix_space: bool = False
+) -> tokenizers.Tokenizer:
+    """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer.
+
+    Args:
+        texts: Called once, or twice to size the vocabulary; gives the texts; only counts of words are held in memory.
+        vocab_size: Entries, special tokens and the 256 bytes included; None fits them to the text.
+        lowercase: Whether case is folded.
+        add_prefix_space: Whether a text is read as if a space stood before it, so that its first word is spelled
+            like the same word elsewhere. Without, as in RoBERTa and ModernBERT, decoding gives exactly the text.
+            With it, the library also puts a space behind every `[MASK]` of a prompt.
+
+    Returns:
+        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` and 5 to 260 the bytes. It may hold fewer
+        entries than asked where the text has no more pairs.
+
+    Raises:
+        TokenizerError: The bytes do not fit the vocabulary.
+
+    Source: Sennrich et al. 2016 (BPE); Radford et al. 2019, section 2.2 (bytes).
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    least = len(SPECIAL_TOKENS) + len(alphabet)
+    if vocab_size is None:
+        vocab_size = default_vocab_size(sum(len(text.encode()) for text in texts()))
+    if vocab_size < least:
+        raise TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold the {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special "
+            f"tokens of byte-level BPE; give at least --vocab-size {least + 64}"
+        )
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    return with_special_tokens(tokenizer, mask_takes_space=True)
+
+
+MARK = "▁"
+_DIGITS = 6
+_STEP = 1e-4
+
+
+def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
+    """Trains a Unigram tokenizer whose pieces never join words or mix letters with punctuation.
+
+    Args:
+        texts: Called twice, gives the texts; only counts of words and letters are held in memory.
+        vocab_size: Entries, special tokens included; None fits them to the text.
+        lowercase: Whether case is folded.
+
+    Returns:
+        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]`. It may hold fewer entries than asked
+        where the text has no more pieces. A run of white space is one space to it, as in SentencePiece.
+
+    Raises:
+        TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary, or there is no text.
+
+    Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library. Punctuation is split off first, so that
+    words can be told apart. The rarest letters become `[UNK]` where they would take more than about three quarters of
+    the vocabulary.
+    """
+    tokenizer = _untrained(models.Unigram(), lowercase=lowercase)
+    counted = count_letters(tokenizer.normalizer, texts())
+    least = len(SPECIAL_TOKENS) + counted.needed + 1
+    if not counted.ranked:
+        raise TokenizerError("no pieces can be learned from an empty text; give text")
+    if vocab_size is None:
+        vocab_size = max(default_vocab_size(counted.num_bytes), least * 3 // 2)
+    if least > vocab_size:
+        raise TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold the {counted.needed} letters that make up nearly all of this "
+            f"text; give at least --vocab-size {least + 64}"
+        )
+    letters = counted.ranked[: max(counted.needed, vocab_size * 3 // 4)]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
+    )
+    tokenizer.train_from_iterator(_of_letters(texts, letters, lowercase), trainer)
+    vocab = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
+    pieces = _settled({piece: score for piece, score in vocab.items() if piece not in SPECIAL_TOKENS})
+    model = models.Unigram([*((token, 0.0) for token in SPECIAL_TOKENS), *pieces], unk_id=1, byte_fallback=False)
+    return with_special_tokens(_untrained(model, lowercase=lowercase), mask_takes_space=True)
+
+
+def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """The pieces without what chance put into their scores, in an order that depends on scores and spelling alone."""
+    letters = [piece for piece in scores if len(piece) == 1]
+    least = min(scores[letter] for letter in letters)
+    settled = dict(scores)
+    for letter in letters:
+        steps = (scores[letter] - least) / _STEP
+        if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
+            settled[letter] = least
+    pieces = [(piece, round(score, _DIGITS)) for piece, score in settled.items()]
+    return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
+
+
+def _untrained(model: models.Unigram, *, lowercase: bool) -> tokenizers.Tokenizer:
+    """The parts around the model. The first text gets a mark only, so that what follows `[MASK]` keeps its own."""
+    tokenizer = tokenizers.Tokenizer(model)
+    spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(r"\s+"), " ")]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *spaces] if lowercase else spaces)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first"), pre_tokenizers.Punctuation("isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="first")
+    return tokenizer
+
+
+class _KnownLetters(dict[int, str]):
+    """A table for `str.translate` that turns all but some letters into spaces."""
+
+    def __missing__(self, code: int) -> str:
+        return " "
+
+
+def _of_letters(texts: Texts, letters: Sequence[str], lowercase: bool) -> Iterator[str]:
+    """The texts without rare letters: the trainer would want an entry for each of them.
+
+    The normaliser is not that of the tokenizer in training, which the library holds locked meanwhile.
+    """
+    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer
+    table = _KnownLetters({ord(letter): letter for letter in letters})
+    for text in texts():
+        yield normalizer.normalize_str(text).translate(table)
+
+
+def train_chars(
+    texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False, bare: bool = False
+) -> tokenizers.Tokenizer:
+    """Makes a token of each character of the text, white space included; decoding gives exactly the text.
+
+    Args:
+        texts: Called once, gives the texts.
+        vocab_size: Most entries, special tokens included: rarer characters become `[UNK]`. None takes all.
+        lowercase: Whether case is folded.
+        bare: Whether `[PAD]` and `[MASK]` are the only special tokens: nothing stands around a text, and a character
+            that was not met is an error.
+
+    Returns:
+        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` (bare: 0 and 1 are `[PAD] [MASK]`); the
+        characters follow in the order of their code points, so the same characters always give the same tokenizer.
+
+    Raises:
+        TokenizerError: There is no text, or the characters do not fit a bare tokenizer.
+    """
+    special = BARE_TOKENS if bare else SPECIAL_TOKENS
+    limit = None if vocab_size is None else vocab_size - len(special)
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    ranked = count_letters(tokenizer.normalizer, texts(), spaces=True).ranked
+    if bare and limit is not None and len(ranked) > limit:
+        raise TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold the {len(ranked)} characters of this text, and a bare tokenizer "
+            f"has no [UNK]; give at least --vocab-size {len(ranked) + len(special)}, or none"
+        )
+    letters = sorted(ranked[:limit])
+    if not letters:
+        raise TokenizerError("no characters can be learned from an empty text; give text")
+    vocab = {token: id_ for id_, token in enumerate([*special, *letters])}
+    tokenizer.model = models.BPE(
+        vocab, [], unk_token=None if bare else "[UNK]"
+    )  # BPE without merges leaves characters as they are
+    tokenizer.decoder = decoders.Fuse()
+    return with_special_tokens(tokenizer, mask_takes_space=False)
+
+
+_TRAINERS: dict[TokenizerKind, Callable[[Texts, TokenizerSettings], tokenizers.Tokenizer]] = {
+    "wordpiece": lambda texts, s: train_wordpiece(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
+    "bpe": lambda texts, s: train_bpe(
+        texts, vocab_size=s.vocab_size, lowercase=s.lowercase, add_prefix_space=bool(s.add_prefix_space)
+    ),
+    "unigram": lambda texts, s: train_unigram(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
+    "char": lambda texts, s: train_chars(texts, vocab_size=s.vocab_size, lowercase=s.lowercase, bare=bool(s.bare)),
+}
+
+
+def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
+    """Trains the tokenizer that the settings ask for; the same text always gives the same one.
+
+    Args:
+        texts: Called once or twice, gives the training text; only counts of it are held in memory.
+        settings: Kind, size of the vocabulary, case.
+
+    Raises:
+        TokenizerError: As the trainers.
+    """
+    return Tokenizer(_TRAINERS[settings.kind](texts, settings))

@@ -1,1 +1,0 @@
-"""Documents to tokens: the tokenizer, word starts, shards of tokens and their manifest."""

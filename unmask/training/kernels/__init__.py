@@ -1,1 +1,0 @@
-"""Loops of the training step, compiled for CPUs."""

@@ -1,0 +1,116 @@
+"""The parts that a step is computed in: some rows each, with their targets, brought to where the model is.
+
+Where the model is on a GPU, rows and masks are on the host: targets are found and counted there, and what the model
+needs, a few MB, is pinned and copied. The copies stand in line behind the step before, as everything that the GPU is
+told; the host does not wait for them, and knows every shape before.
+
+Shape suffixes: B = rows, S = positions, N = targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from unmask.masking.masker import MaskedRows
+from unmask.network.attention_plan import MOST, Sequences
+from unmask.rows.rows import Rows
+from unmask.training.objectives import Objective, Targets
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """Some rows of a step.
+
+    Attributes:
+        input_ids_BS: int64: what the model sees.
+        segment_ids_BS, position_ids_BS, token_type_ids_BS: As for the encoder.
+        sequences: The segments in a line; None: the encoder makes them where it needs them.
+        targets: Of each objective.
+        totals: What the sum of each objective's losses is divided by, as far as this part adds to it.
+        pos_N: Numbers of the first objective's targets' parts of speech; None where the rows do not have them.
+    """
+
+    input_ids_BS: Tensor
+    segment_ids_BS: Tensor
+    position_ids_BS: Tensor
+    token_type_ids_BS: Tensor | None
+    sequences: Sequences | None
+    targets: tuple[Targets, ...]
+    totals: tuple[float, ...]
+    pos_N: Tensor | None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> StepPart:
+        """The part with a change made to each of its tensors."""
+
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
+        return replace(
+            self,
+            input_ids_BS=change(self.input_ids_BS),
+            segment_ids_BS=change(self.segment_ids_BS),
+            position_ids_BS=change(self.position_ids_BS),
+            token_type_ids_BS=changed(self.token_type_ids_BS),
+            sequences=None if self.sequences is None else self.sequences.map(change),
+            targets=tuple(targets.map(change) for targets in self.targets),
+            pos_N=changed(self.pos_N),
+        )
+
+
+def parts_of(
+    rows: Rows, masked: MaskedRows, learned: Sequence[Objective], *, micro_rows: int | None, device: torch.device
+) -> list[StepPart]:
+    """Cuts a step into parts.
+
+    Args:
+        rows: What the batch holds: on the device, or on the host.
+        masked: What the model sees and must predict, there as well.
+        learned: The objectives.
+        micro_rows: Rows of a part at most; the parts are about equally large. None makes one part, or as many as
+            sequences in a line make necessary.
+        device: Where the model is.
+    """
+    num_rows = rows.shape[0]
+    are_there = rows.input_ids.device.type == device.type
+    if not are_there:
+        micro_rows = min(micro_rows or num_rows, max(1, MOST // _sequences_of_a_row(rows)))
+    num_parts = math.ceil(num_rows / (micro_rows or num_rows))
+    cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
+    parts = [_part(rows.part(a, b), masked.part(a, b), learned) for a, b in pairwise(cuts)]
+    if are_there:
+        return parts
+    in_line = [replace(part, sequences=Sequences.of(part.segment_ids_BS)) for part in parts]
+    return [part.map(lambda tensor: sent(tensor, device)) for part in in_line]
+
+
+def _sequences_of_a_row(rows: Rows) -> int:
+    """At the most; the padding is one of them."""
+    return int(rows.segment_ids.max()) + 2
+
+
+def _part(rows: Rows, masked: MaskedRows, learned: Sequence[Objective]) -> StepPart:
+    targets = tuple(each.targets(rows, masked) for each in learned)
+    pos_BS = rows.annotations.get("pos")
+    return StepPart(
+        input_ids_BS=masked.input_ids,
+        segment_ids_BS=rows.segment_ids,
+        position_ids_BS=rows.position_ids,
+        token_type_ids_BS=rows.token_type_ids,
+        sequences=None,
+        targets=targets,
+        totals=tuple(each.total for each in targets),
+        pos_N=None if pos_BS is None else pos_BS.flatten()[targets[0].positions_N],
+    )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On its way to a device: from pinned memory, which the copy reads while the host goes on."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -1,0 +1,300 @@
+"""A loaded model, as users hold it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.errors import ModelError, SettingsError
+from unmask.folders.layout_names import Pooling
+from unmask.folders.model_folder import find_model, has_prediction_head, load_model
+from unmask.folders.sentence_files import read_normalize, read_pooling
+from unmask.folders.transformers_folder import runs_in_transformers
+from unmask.hub import HubName, fetch_sentence_files, hub_name
+from unmask.measuring.pseudo_likelihood import checked_form, pseudo_log_likelihoods
+from unmask.network.encoder import MaskedLM
+from unmask.tasks.task_model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.hardware import choose_dtype
+from unmask.using.embedding import EmbedSettings, LongTexts, embed_texts
+from unmask.using.filled import Filled
+from unmask.using.filling import FillSettings, Joint, fill_texts
+
+log = logging.getLogger("unmask")
+
+Precision = Literal["float32", "bf16", "auto"]
+
+
+class Model:
+    """An encoder with its tokenizer.
+
+    Args:
+        network: None: a fine-tuned model that transformers runs, which predicts and does nothing else.
+
+    Attributes:
+        folder: Where it was loaded from.
+        tokenizer: Its tokenizer.
+        fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
+        has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
+            encoder it is untrained.
+        precision: Of the activations, as it was asked for.
+        hub: The name by which the hub has it; None for a folder that was given as such.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        network: MaskedLM | None,
+        tokenizer: Tokenizer,
+        fine_tuned: TaskModel | None = None,
+        *,
+        has_head: bool = True,
+        precision: Precision = "float32",
+        hub: HubName | None = None,
+    ) -> None:
+        self.folder = folder
+        self._network = None if network is None else network.eval()
+        self.tokenizer = tokenizer
+        self.fine_tuned = fine_tuned
+        self.has_head = has_head
+        self.precision: Precision = precision
+        self.hub = hub
+        self._hub_was_asked = False  # for what says how vectors are made
+
+    @property
+    def network(self) -> MaskedLM:
+        """The encoder with its head, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        if self._network is None:
+            raise ModelError(
+                f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
+            )
+        return self._network
+
+    def to(self, device: torch.device) -> None:
+        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        self.network.to(device)
+        self.network.encoder.compute_dtype = choose_dtype(self.precision, device)
+
+    @overload
+    def fill(
+        self,
+        text: str,
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> Filled: ...
+
+    @overload
+    def fill(
+        self,
+        text: list[str] | tuple[str, ...],
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> list[Filled]: ...
+
+    def fill(
+        self,
+        text: str | list[str] | tuple[str, ...],
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> Filled | list[Filled]:
+        """Predicts what stands at every `[MASK]` of a text, or of each text of a list, which is much faster.
+
+        Args:
+            text: With one or several masks, spelled as by the tokenizer; of any length.
+            top_k, joint, candidates, max_pieces: See `unmask.using.filling.FillSettings`.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
+            SettingsError: As `unmask.using.filling.fill_texts`.
+        """
+        self.check_head()
+        settings = FillSettings(top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
+        if isinstance(text, str):
+            return fill_texts(self.network, self.tokenizer, [text], settings)[0]
+        return fill_texts(self.network, self.tokenizer, text, settings)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        long_texts: LongTexts = "error",
+    ) -> NDArray[np.float32]:
+        """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
+
+        Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
+        prompt would stand before every text.
+
+        Args:
+            texts: Any number of them.
+            pooling, normalize, long_texts: See `embed_settings`.
+
+        Raises:
+            ModelError: As `embed_settings`; or transformers runs the model.
+            SettingsError: Something is no text or holds what is no character, or is longer than the model where that
+                is an error.
+        """
+        settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+        return embed_texts(self.network, self.tokenizer, texts, settings).vectors
+
+    def embed_settings(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+    ) -> EmbedSettings:
+        """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
+
+        Args:
+            pooling, normalize: See `unmask.using.embedding.EmbedSettings`; None takes what the folder says. Without
+                its files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
+                the hub is asked once.
+            long_texts: See there.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered, and none is asked for here; or a file is
+                damaged.
+            SettingsError: Something is asked for that there is not.
+        """
+        if self.hub is not None and not self._hub_was_asked and (pooling is None or normalize is None):
+            fetch_sentence_files(self.hub, self.folder)
+            self._hub_was_asked = True
+        return EmbedSettings(
+            read_pooling(self.folder) if pooling is None else pooling,
+            read_normalize(self.folder) if normalize is None else normalize,
+            long_texts,
+        )
+
+    def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
+        """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measuring.pseudo_likelihood`.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder; or a loss is no
+                finite number.
+            SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
+                none.
+        """
+        self.check_head()
+        return pseudo_log_likelihoods(self.network, self.tokenizer, sentences, form=checked_form(form)).totals
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """What a fine-tuned model says of each input; see `unmask.tasks.task_model.TaskModel.predict`.
+
+        Raises:
+            ModelError: The folder is not that of a fine-tuned model.
+            SettingsError: An input does not fit the model's task, or holds what is no character.
+        """
+        if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
+            self.fine_tuned = load_fine_tuned(self.folder)
+        return self.fine_tuned.predict(inputs)
+
+    def check_head(self) -> None:
+        """Makes sure that the model predicts tokens.
+
+        Raises:
+            ModelError: It is fine-tuned for a task, and was saved with that task's head alone; or it is a bare encoder.
+        """
+        if self.fine_tuned is not None:
+            raise ModelError(
+                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
+                "predict or embed, or give the model that it was made from"
+            )
+        if not self.has_head:
+            raise ModelError(
+                f"{self.folder}: a bare encoder without a masked-language-model head, which predicts no tokens; "
+                "pretrain it first (--from), use embed, or give another model"
+            )
+
+
+def fill(
+    model: str | Path | Model,
+    text: str,
+    *,
+    top_k: int = 5,
+    joint: Joint = "beam",
+    candidates: Sequence[str] | None = None,
+    max_pieces: int = 1,
+) -> Filled:
+    """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
+
+    Args:
+        model: A model, its folder, or its name on the hub.
+        text: With one or several masks.
+        top_k, joint, candidates, max_pieces: See `unmask.using.filling.FillSettings`.
+
+    Raises:
+        UnmaskError: As `load` and `Model.fill`.
+    """
+    loaded = model if isinstance(model, Model) else load(model)
+    return loaded.fill(text, top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
+
+
+def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
+    """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
+
+    Args:
+        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
+            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`). Of models of
+            other layouts than ours only fine-tuned ones are loaded, to predict with.
+        precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
+            hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
+
+    Raises:
+        ModelError: The folder is not there, lacks a file, or is of a layout that is not supported.
+        SettingsError: The precision is unknown.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    if precision not in get_args(Precision):
+        raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
+    path, hub = find_model(folder), hub_name(folder)
+    tokenizer = load_tokenizer(path)
+    fine_tuned = _fine_tuned(path, tokenizer)
+    network = None if fine_tuned is None else fine_tuned.network
+    if fine_tuned is not None and not isinstance(network, MaskedLM):
+        foreign = fine_tuned.network.encoder
+        foreign.compute_dtype = choose_dtype(precision, foreign.device)
+        return Model(path, None, tokenizer, fine_tuned, precision=precision, hub=hub)
+    if not isinstance(network, MaskedLM):
+        network = load_model(path, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > network.config.vocab_size:
+        raise ModelError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
+        )
+    network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
+    has_head = has_prediction_head(path, network.config.layout)
+    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
+
+
+def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
+    """The model with the head of its task, where the folder has one that reads as ours do."""
+    if not is_fine_tuned(folder):
+        return None
+    if runs_in_transformers(folder):
+        return open_fine_tuned(folder, tokenizer)
+    try:
+        return open_fine_tuned(folder, tokenizer)
+    except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained
+        log.warning("the head of a task is passed over: %s", error)
+        return None

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import MakeModel, save_encoder, write_classes, write_conll
+from tests.finetuning.transformers_models import save_transformers
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -110,7 +110,7 @@ def test_mistakes_of_users(main: Main, make_model: MakeModel, tokenizer: Tokeniz
 
 def test_an_encoder_that_transformers_runs(main: Main, tokenizer: Tokenizer, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
     train, dev = write_conll(tmp_path / "train.conll", 32, 0), write_conll(tmp_path / "dev.conll", 8, 1)
     given = ("finetune", encoder, "--task", "tag", "--train", train, "--validation", dev)
     code, out, err = main(*given, "--out", tmp_path / "out", *SETS, "--json")

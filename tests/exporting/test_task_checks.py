@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import FAST, save_encoder, write_classes
+from tests.finetuning.transformers_models import save_transformers
 from tests.network.test_task_parity import INFOS, LAYOUTS, model_for
 from unmask.exporting import transformers_checks as transformers_side
 from unmask.exporting.verification import Verification
@@ -109,7 +109,7 @@ def test_where_it_is_not_made(
 
 def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """What needs our network is not made; what does not is."""
-    folder = save_foreign("DistilBert", tokenizer, tmp_path / "other", head="ForSequenceClassification")
+    folder = save_transformers("DistilBert", tokenizer, tmp_path / "other", head="ForSequenceClassification")
     result = unmask.verify(folder)
     assert result.passed, result.to_dict()
     assert set(result.checks) == {

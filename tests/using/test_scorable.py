@@ -16,7 +16,7 @@ from unmask.errors import ModelError, TokenizerError
 from unmask.folders.model_folder import save_model
 from unmask.measuring.pseudo_likelihood import pseudo_log_likelihoods
 from unmask.network.encoder import MaskedLM
-from unmask.network.transformers_network import ForeignConfig, ForeignMaskedLM
+from unmask.network.transformers_network import TransformersConfig, TransformersMaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.evaluation import evaluate
 from unmask.using.scorable import Scorable, _tokenizer, as_scorable, load_scorable
@@ -54,8 +54,8 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
     return model
 
 
-def masked_lm(model: Any) -> ForeignMaskedLM:
-    return ForeignMaskedLM(model.eval(), ForeignConfig(32, 66, 1, 0, model.config.vocab_size))
+def masked_lm(model: Any) -> TransformersMaskedLM:
+    return TransformersMaskedLM(model.eval(), TransformersConfig(32, 66, 1, 0, model.config.vocab_size))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -98,7 +98,7 @@ def test_layouts_of_ours_with_parts_that_we_lack(
 ) -> None:
     theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
     loaded = load_scorable(tmp_path)
-    assert isinstance(loaded.network, ForeignMaskedLM)
+    assert isinstance(loaded.network, TransformersMaskedLM)
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json: .* is not supported, only"):
         unmask.load(tmp_path)
@@ -148,7 +148,7 @@ def test_weights_in_half_precision_are_measured_in_float32(tokenizer: Tokenizer,
     theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
     theirs.half().save_pretrained(tmp_path)
     loaded = load_scorable(tmp_path)
-    assert isinstance(loaded.network, ForeignMaskedLM)
+    assert isinstance(loaded.network, TransformersMaskedLM)
     assert {parameter.dtype for parameter in loaded.network.parameters()} == {torch.float32}
     found = pseudo_log_likelihoods(loaded.network, tokenizer, SENTENCES).totals
     expected = pseudo_log_likelihoods(masked_lm(theirs.float()), tokenizer, SENTENCES).totals
@@ -167,7 +167,7 @@ def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokeni
     tokenizer.save(tmp_path / "shards", max_length=64)
     assert not (tmp_path / "shards" / "model.safetensors").exists()
     other = load_scorable(tmp_path / "shards")
-    assert isinstance(other.network, ForeignMaskedLM)
+    assert isinstance(other.network, TransformersMaskedLM)
     a, b = (pseudo_log_likelihoods(s.network, tokenizer, SENTENCES).totals for s in (ours, other))
     assert np.abs(a - b).max() < 1e-3
 

@@ -47,7 +47,7 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
     if isinstance(model, MaskedLM):
         return layer_factors(model.config.num_layers, decay)
     names = [name for name, _ in model.named_parameters()]
-    return foreign_layer_factors(names, str(model.encoder.model.base_model_prefix), decay)
+    return transformers_layer_factors(names, str(model.encoder.model.base_model_prefix), decay)
 
 
 def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
@@ -68,7 +68,7 @@ def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
     return factor
 
 
-def foreign_layer_factors(names: Iterable[str], prefix: str, decay: float) -> Callable[[str], float]:
+def transformers_layer_factors(names: Iterable[str], prefix: str, decay: float) -> Callable[[str], float]:
     """The same by transformers' names. A layer's number is the first whole number in a name:
 
         encoder.model.deberta.encoder.layer.3.attention.self.query_proj.weight      layer 3

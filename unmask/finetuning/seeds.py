@@ -26,15 +26,15 @@ from unmask.folders.model_folder import LAYOUTS, load_model
 from unmask.folders.sentence_files import write_checksums
 from unmask.folders.task_folder import TaskHead, TaskNetwork, save_task_model, with_task_head
 from unmask.folders.transformers_folder import (
-    ForeignPretrained,
-    foreign_with_head,
-    load_foreign,
+    TransformersPretrained,
+    load_transformers,
     runs_in_transformers,
-    save_foreign_task,
+    save_transformers_task,
+    transformers_with_head,
 )
 from unmask.measuring.uncertainty import mean_interval
 from unmask.network.encoder import MaskedLM
-from unmask.network.transformers_network import ForeignTask
+from unmask.network.transformers_network import TransformersTask
 from unmask.pretraining.run_reporter import Reporter
 from unmask.report.finetune_page import write_finetune_report
 from unmask.tasks.examples import EncodedInput, InputEncoder
@@ -44,7 +44,7 @@ from unmask.tasks.task_model import open_fine_tuned
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.hardware import choose_device
 
-Pretrained = MaskedLM | ForeignPretrained
+Pretrained = MaskedLM | TransformersPretrained
 
 
 def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | None) -> Pretrained:
@@ -60,7 +60,7 @@ def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | Non
     """
     special = tokenizer.special
     if runs_in_transformers(folder):
-        return load_foreign(folder, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=max_length)
+        return load_transformers(folder, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=max_length)
     return load_model(folder, mask_id=special.mask)
 
 
@@ -75,7 +75,7 @@ def pooling_for(pretrained: Pretrained, kind: type[Task], asked: Pooling | None)
     Raises:
         SettingsError: The model's head, or the task, has no place for it.
     """
-    if isinstance(pretrained, ForeignPretrained) or not kind.of_texts:
+    if isinstance(pretrained, TransformersPretrained) or not kind.of_texts:
         if asked is not None:
             whose = "transformers' head pools in its own way" if kind.of_texts else "the task has no whole texts"
             raise SettingsError(f"finetune.pooling={asked}: {whose}; omit it")
@@ -97,11 +97,13 @@ def begin(pretrained: Pretrained, task: Task, *, seed: int, settings: FinetuneSe
         settings: Dropout and initial weights.
 
     Raises:
-        ModelError, SettingsError: As `foreign_with_head`.
+        ModelError, SettingsError: As `transformers_with_head`.
     """
     drawn = settings.initial_weights == "random"
-    if isinstance(pretrained, ForeignPretrained):
-        return foreign_with_head(pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn)
+    if isinstance(pretrained, TransformersPretrained):
+        return transformers_with_head(
+            pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn
+        )
     return with_task_head(pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn)
 
 
@@ -297,8 +299,8 @@ def save_network(model: TaskNetwork, head: TaskHead, folder: Path) -> None:
         WriteError: It cannot be written.
     """
     with writing(folder, SafetensorError):
-        if isinstance(model, ForeignTask):
-            save_foreign_task(model, head, folder)
+        if isinstance(model, TransformersTask):
+            save_transformers_task(model, head, folder)
         else:
             save_task_model(model, head, folder)
 

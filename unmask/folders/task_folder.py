@@ -25,14 +25,14 @@ from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import OF_TASKS, AnswerHead, LabelHead, TagHead
 from unmask.network.initial_weights import draw_task_head, initialise
-from unmask.network.transformers_network import ForeignConfig, ForeignTask
+from unmask.network.transformers_network import TransformersConfig, TransformersTask
 
 KEY = "unmask_task"
 _NEW_HEAD = 5  # sets the head's draws apart from those of all weights
 _POOLER = "bert.pooler.dense."
 
-TaskNetwork = MaskedLM | ForeignTask
-TaskConfig = EncoderConfig | ForeignConfig
+TaskNetwork = MaskedLM | TransformersTask
+TaskConfig = EncoderConfig | TransformersConfig
 
 
 @dataclass(frozen=True)

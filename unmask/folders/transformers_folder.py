@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.errors import ModelError, SettingsError, UnsupportedError
 from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file
 from unmask.folders.task_folder import KEY, TaskHead
-from unmask.network.transformers_network import ForeignConfig, ForeignTask, drawn_from, foreign_config
+from unmask.network.transformers_network import TransformersConfig, TransformersTask, drawn_from, transformers_config
 
 _OTHER_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
@@ -28,7 +28,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError)  # what
 
 
 @dataclass(frozen=True)
-class ForeignPretrained:
+class TransformersPretrained:
     """A pretrained encoder that transformers runs.
 
     Attributes:
@@ -39,7 +39,7 @@ class ForeignPretrained:
     """
 
     folder: Path
-    config: ForeignConfig
+    config: TransformersConfig
     theirs: Any
     weights: Mapping[str, Tensor]
 
@@ -100,31 +100,31 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
     return transformers
 
 
-def load_foreign(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> ForeignPretrained:
+def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
     """Loads an encoder that transformers knows.
 
     Args:
         folder: With a config.json for which `runs_in_transformers` holds.
         vocab_size, pad_id: The tokenizer's.
-        max_length: See `foreign_config`.
+        max_length: See `transformers_config`.
 
     Raises:
         ModelError: transformers is not installed or cannot read the folder, weights of the encoder are missing, or it
             is none that can be fine-tuned here.
     """
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = read_foreign(transformers.AutoModel, folder, what="encoder")
+    model, missing = read_transformers(transformers.AutoModel, folder, what="encoder")
     if lacking := [name for name in missing if _POOLER not in name]:
         raise ModelError(f"{folder}: the weights lack {_few(lacking)}, which an encoder of this type has")
     _check_vocabulary(model, folder, vocab_size)
-    config = foreign_config(model, folder, pad_id=pad_id, max_length=max_length)
+    config = transformers_config(model, folder, pad_id=pad_id, max_length=max_length)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
-    return ForeignPretrained(folder, config, model.config, weights)
+    return TransformersPretrained(folder, config, model.config, weights)
 
 
-def foreign_with_head(
-    pretrained: ForeignPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
-) -> ForeignTask:
+def transformers_with_head(
+    pretrained: TransformersPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
+) -> TransformersTask:
     """A network with the same weights and a new head, as transformers draws it.
 
     Args:
@@ -153,10 +153,10 @@ def foreign_with_head(
         found = model.base_model.load_state_dict(pretrained.weights, strict=False)
         if lacking := [name for name in found.missing_keys if _POOLER not in name]:
             raise ModelError(f"{pretrained.folder}: the weights lack {_few(lacking)}, which {type(model).__name__} has")
-    return ForeignTask(model.float(), pretrained.config)
+    return TransformersTask(model.float(), pretrained.config)
 
 
-def save_foreign_task(network: ForeignTask, head: TaskHead, folder: Path) -> None:
+def save_transformers_task(network: TransformersTask, head: TaskHead, folder: Path) -> None:
     """Writes a network that transformers' class for the task loads, with the same logits.
 
     Args:
@@ -171,30 +171,30 @@ def save_foreign_task(network: ForeignTask, head: TaskHead, folder: Path) -> Non
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
 
 
-def load_foreign_task(
+def load_transformers_task(
     folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
-) -> ForeignTask:
+) -> TransformersTask:
     """Loads a fine-tuned network that unmask or transformers wrote.
 
     Args:
         folder: With a config.json for which `runs_in_transformers` holds.
         head: As config.json has it.
         vocab_size, pad_id: The tokenizer's.
-        max_length: See `foreign_config`.
+        max_length: See `transformers_config`.
 
     Raises:
         ModelError: transformers is not installed or cannot read the folder, or weights are missing.
     """
     transformers = import_transformers(folder, _kind(folder))
     auto = getattr(transformers, f"AutoModelFor{head.architecture}")
-    model, missing = read_foreign(auto, folder, what=f"model for {head.architecture}")
+    model, missing = read_transformers(auto, folder, what=f"model for {head.architecture}")
     if missing:
         raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
     _check_vocabulary(model, folder, vocab_size)
-    return ForeignTask(model, foreign_config(model, folder, pad_id=pad_id, max_length=max_length)).eval()
+    return TransformersTask(model, transformers_config(model, folder, pad_id=pad_id, max_length=max_length)).eval()
 
 
-def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
+def read_transformers(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
     """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
 
     Args:
@@ -219,7 +219,7 @@ def read_foreign(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]
     return model.float(), sorted(report["missing_keys"])
 
 
-def _config_for(pretrained: ForeignPretrained, head: TaskHead, dropout: float | None) -> Any:
+def _config_for(pretrained: TransformersPretrained, head: TaskHead, dropout: float | None) -> Any:
     config = copy.deepcopy(pretrained.theirs)
     config._name_or_path = ""  # else transformers 4 writes the folder into config.json
     setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)

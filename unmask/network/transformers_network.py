@@ -37,7 +37,7 @@ from unmask.network.attention_plan import Sequences
 
 
 @dataclass(frozen=True)
-class ForeignConfig:
+class TransformersConfig:
     """What inputs of a network of transformers look like; named as in `EncoderConfig`.
 
     Attributes:
@@ -55,7 +55,7 @@ class ForeignConfig:
     vocab_size: int
 
 
-class ForeignEncoder(nn.Module):
+class TransformersEncoder(nn.Module):
     """Rows to logits.
 
     Args:
@@ -129,7 +129,7 @@ class ForeignEncoder(nn.Module):
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
 
-class ForeignTask(nn.Module):
+class TransformersTask(nn.Module):
     """A network of transformers with the head of a task, to be called as ours is.
 
     Args:
@@ -137,9 +137,9 @@ class ForeignTask(nn.Module):
         config: What its inputs look like.
     """
 
-    def __init__(self, model: Any, config: ForeignConfig) -> None:
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
         super().__init__()
-        self.encoder = ForeignEncoder(model, width=model.config.num_labels)
+        self.encoder = TransformersEncoder(model, width=model.config.num_labels)
         self.config = config
 
     @property
@@ -157,7 +157,7 @@ class ForeignTask(nn.Module):
         return logits_NC
 
 
-class ForeignMaskedLM(nn.Module):
+class TransformersMaskedLM(nn.Module):
     """A masked language model of transformers, to be asked as ours is.
 
     Texts of a batch are equally long: some models (FNet, those with convolutions) take no attention mask or let padding
@@ -168,9 +168,9 @@ class ForeignMaskedLM(nn.Module):
         config: What its inputs look like.
     """
 
-    def __init__(self, model: Any, config: ForeignConfig) -> None:
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
         super().__init__()
-        self.encoder = ForeignEncoder(model, width=config.vocab_size, takes_padding=False)
+        self.encoder = TransformersEncoder(model, width=config.vocab_size, takes_padding=False)
         self.config = config
 
     @property
@@ -227,7 +227,7 @@ def longest_of(model: Any) -> int:
     return longest or LONGEST
 
 
-def foreign_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> ForeignConfig:
+def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
     """What inputs of a network look like.
 
     Args:
@@ -250,7 +250,7 @@ def foreign_config(model: Any, folder: Path, *, pad_id: int, max_length: int | N
     longest = longest_of(model)
     if _knows_distances_only(model.config):
         longest = max_length or _of_tokenizer(folder) or LONGEST
-    return ForeignConfig(width_of(model), longest, types or 1, pad_id, int(model.config.vocab_size))
+    return TransformersConfig(width_of(model), longest, types or 1, pad_id, int(model.config.vocab_size))
 
 
 def width_of(model: Any) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unmask.errors import SettingsError
 from unmask.folders.model_folder import CONFIG, find_model, read_config_file
 from unmask.folders.task_folder import TaskNetwork, load_task_model
-from unmask.folders.transformers_folder import load_foreign_task, runs_in_transformers
+from unmask.folders.transformers_folder import load_transformers_task, runs_in_transformers
 from unmask.progress import Notify, counted, ignore
 from unmask.runner import run
 from unmask.tasks.examples import Example, InputEncoder, types_of
@@ -155,7 +155,7 @@ def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     network: TaskNetwork
     if in_transformers:
         sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": special.pad, "max_length": task.max_length}
-        network = load_foreign_task(folder, task.task_head, **sizes)  # type: ignore[arg-type]
+        network = load_transformers_task(folder, task.task_head, **sizes)  # type: ignore[arg-type]
     else:
         network = load_task_model(folder, task.task_head, mask_id=special.mask)
     return TaskModel(folder, network, tokenizer, task)

@@ -273,8 +273,8 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     fine_tuned = _fine_tuned(path, tokenizer)
     network = None if fine_tuned is None else fine_tuned.network
     if fine_tuned is not None and not isinstance(network, MaskedLM):
-        foreign = fine_tuned.network.encoder
-        foreign.compute_dtype = choose_dtype(precision, foreign.device)
+        encoder = fine_tuned.network.encoder
+        encoder.compute_dtype = choose_dtype(precision, encoder.device)
         return Model(path, None, tokenizer, fine_tuned, precision=precision, hub=hub)
     if not isinstance(network, MaskedLM):
         network = load_model(path, mask_id=tokenizer.special.mask)

@@ -9,9 +9,9 @@ from typing import Any
 
 from unmask.errors import ModelError, TokenizerError
 from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, find_model
-from unmask.folders.transformers_folder import import_transformers, read_foreign, unsupported
+from unmask.folders.transformers_folder import import_transformers, read_transformers, unsupported
 from unmask.network.encoder import MaskedLM
-from unmask.network.transformers_network import ForeignConfig, ForeignMaskedLM, longest_of, width_of
+from unmask.network.transformers_network import TransformersConfig, TransformersMaskedLM, longest_of, width_of
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.hardware import choose_device
@@ -31,7 +31,7 @@ class Scorable:
     """
 
     folder: Path
-    network: MaskedLM | ForeignMaskedLM
+    network: MaskedLM | TransformersMaskedLM
     tokenizer: Tokenizer
 
 
@@ -95,7 +95,7 @@ def _with_transformers(folder: Path, kind: str | None) -> Scorable:
         TokenizerError: The tokenizer cannot be used.
     """
     transformers = import_transformers(folder, kind)
-    model, missing = read_foreign(transformers.AutoModelForMaskedLM, folder, what="masked language model")
+    model, missing = read_transformers(transformers.AutoModelForMaskedLM, folder, what="masked language model")
     if missing:
         raise ModelError(
             f"{folder}: no masked language model: the weights lack {', '.join(missing[:4])}"
@@ -107,8 +107,8 @@ def _with_transformers(folder: Path, kind: str | None) -> Scorable:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.config.vocab_size}"
         )
     size = int(model.config.vocab_size)
-    config = ForeignConfig(width_of(model), longest_of(model), 1, tokenizer.special.pad, size)
-    return Scorable(folder, ForeignMaskedLM(model, config).eval(), tokenizer)
+    config = TransformersConfig(width_of(model), longest_of(model), 1, tokenizer.special.pad, size)
+    return Scorable(folder, TransformersMaskedLM(model, config).eval(), tokenizer)
 
 
 def _tokenizer(folder: Path, transformers: Any) -> Tokenizer:

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.finetuning.foreign_models import save_foreign
 from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
+from tests.finetuning.transformers_models import save_transformers
 from unmask.errors import ModelError, SettingsError
-from unmask.network.transformers_network import ForeignTask
+from unmask.network.transformers_network import TransformersTask
 from unmask.tasks.answer import AnswerPrediction
 from unmask.tasks.classify import ClassPrediction
 from unmask.tasks.regress import NumberPrediction
@@ -52,7 +52,7 @@ def finetune(encoder: Path, task: str, train: Path, dev: Path, out: Path, *more:
     ],
 )
 def test_classes(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_foreign(name, tokenizer, tmp_path / "encoder")
+    encoder = save_transformers(name, tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 96, 0), write_classes(tmp_path / "dev.jsonl", 24, 1)
     result = finetune(encoder, "classify", train, dev, tmp_path / "out", "finetune.epochs=6")
     assert result.summary["metrics"]["accuracy"] == 1.0
@@ -75,7 +75,7 @@ def test_classes(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """They come back in their own scale, also from the folder in transformers."""
-    encoder = save_foreign("Electra", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("Electra", tokenizer, tmp_path / "encoder")
     value = {"sea": 7000.0, "garden": 9000.0}
     files = []
     for name, number in (("train", 96), ("dev", 24)):
@@ -99,7 +99,7 @@ def test_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Whether both texts speak of the sea: no text alone tells it. Token types are those of the saved tokenizer."""
-    encoder = save_foreign("Albert", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("Albert", tokenizer, tmp_path / "encoder")
     places = ["at sea", "in the garden"]
     rows = [
         {"premise": f"The cat {a}.", "hypothesis": f"The dog {b}.", "label": "both" if a == b == "at sea" else "no"}
@@ -128,7 +128,7 @@ def test_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_tags(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
     train, dev = write_conll(tmp_path / "train.conll", 96, 0), write_conll(tmp_path / "dev.conll", 24, 1)
     result = finetune(encoder, "tag", train, dev, tmp_path / "out", "finetune.epochs=6")
     assert result.summary["metrics"]["entity_f1"] == 1.0
@@ -147,7 +147,7 @@ def test_tags(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_foreign("MPNet", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("MPNet", tokenizer, tmp_path / "encoder")
     train, dev = (write_squad(tmp_path / f"{n}.json", size, size) for n, size in (("train", 128), ("dev", 24)))
     result = finetune(encoder, "answer", train, dev, tmp_path / "out", "finetune.epochs=10")
     assert result.summary["metrics"]["exact_match"] > 0.9
@@ -166,7 +166,7 @@ def test_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_model_and_another_one_another(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Heads, order and dropout come from the seed; what others draw meanwhile does not matter, nor is it disturbed."""
-    encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder", max_position_embeddings=64)
+    encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder", max_position_embeddings=64)
     train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 12, 1)
     files = {}
     for number, (name, seed, weights) in enumerate(
@@ -190,7 +190,7 @@ def test_the_same_seed_gives_the_same_model_and_another_one_another(tokenizer: T
 
 
 def test_longer_inputs_where_only_distances_are_known(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_foreign("DebertaV2", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("DebertaV2", tokenizer, tmp_path / "encoder")
     text = "The king loves the queen. " * 12
     rows = [{"text": text + end, "label": end} for end in ("sea", "garden")] * 8
     train = write_jsonl(tmp_path / "train.jsonl", rows)
@@ -201,15 +201,15 @@ def test_longer_inputs_where_only_distances_are_known(tokenizer: Tokenizer, tmp_
     again = unmask.load(tmp_path / "b")
     assert again.predict([rows[0]["text"]]) == result.model.predict([rows[0]["text"]])
     network = result.model.network
-    assert isinstance(network, ForeignTask)
+    assert isinstance(network, TransformersTask)
     assert network.config.max_position_embeddings == 200
-    bounded = save_foreign("DistilBert", tokenizer, tmp_path / "bounded")
+    bounded = save_transformers("DistilBert", tokenizer, tmp_path / "bounded")
     with pytest.raises(SettingsError, match=r"finetune\.max_length 200 is more than the model's 66 positions"):
         finetune(bounded, "classify", train, train, tmp_path / "c", "finetune.max_length=200")
 
 
 def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_foreign("DistilBert", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 16, 0)
     result = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=1")
     model = unmask.load(tmp_path / "a" / "model")
@@ -230,10 +230,10 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
 def test_layouts_of_ours_with_parts_that_we_lack(
     name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    encoder = save_foreign(name, tokenizer, tmp_path / "encoder", head="ForMaskedLM", **part)
+    encoder = save_transformers(name, tokenizer, tmp_path / "encoder", head="ForMaskedLM", **part)
     train = write_classes(tmp_path / "train.jsonl", 32, 0)
     result = finetune(encoder, "classify", train, train, tmp_path / "out", "finetune.epochs=1")
-    assert isinstance(result.model.network, ForeignTask)
+    assert isinstance(result.model.network, TransformersTask)
     found = unmask.load(tmp_path / "out").predict(TEXTS)
     assert found == result.model.predict(TEXTS)
     model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
@@ -247,7 +247,7 @@ def test_layouts_of_ours_with_parts_that_we_lack(
 
 def test_bf16(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Only while it learns: what is reported and saved is float32."""
-    encoder = save_foreign("Electra", tokenizer, tmp_path / "encoder")
+    encoder = save_transformers("Electra", tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 32, 0)
     runs = [
         finetune(encoder, "classify", train, train, tmp_path / kind, "finetune.epochs=1", f"finetune.precision={kind}")
@@ -273,7 +273,7 @@ def test_batches_made_ahead_change_nothing(
     if layout == "own":
         encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     else:
-        encoder = save_foreign("Electra", tokenizer, tmp_path / "encoder")
+        encoder = save_transformers("Electra", tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 48, 0)
     plain = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=2")
     for module in ("loop", "step"):

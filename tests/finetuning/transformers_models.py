@@ -22,7 +22,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def save_foreign(name: str, tokenizer: Tokenizer, folder: Path, *, head: str | None = None, **changes: Any) -> Path:
+def save_transformers(
+    name: str, tokenizer: Tokenizer, folder: Path, *, head: str | None = None, **changes: Any
+) -> Path:
     """A model as transformers saves it, with weights large enough for differences to show."""
     import transformers
 

@@ -13,21 +13,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.finetuning.foreign_models import FAMILIES, SIZES, save_foreign
+from tests.finetuning.transformers_models import FAMILIES, SIZES, save_transformers
 from unmask.errors import ModelError, SettingsError
-from unmask.finetuning.fitting import factors_of, foreign_layer_factors
+from unmask.finetuning.fitting import factors_of, transformers_layer_factors
 from unmask.folders.model_folder import save_model
 from unmask.folders.transformers_folder import (
-    ForeignPretrained,
-    foreign_with_head,
-    load_foreign,
-    load_foreign_task,
+    TransformersPretrained,
+    load_transformers,
+    load_transformers_task,
     runs_in_transformers,
-    save_foreign_task,
+    save_transformers_task,
+    transformers_with_head,
 )
 from unmask.masking.masker import unmasked
 from unmask.network.encoder import MaskedLM
-from unmask.network.transformers_network import ForeignTask, drawn_from
+from unmask.network.transformers_network import TransformersTask, drawn_from
 from unmask.tasks.answer import BEGIN, END, AnswerTask, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify
 from unmask.tasks.examples import Example, InputEncoder, pack_examples
@@ -55,21 +55,23 @@ TEXTS = [
 ]
 
 
-def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> ForeignPretrained:
-    return load_foreign(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad, max_length=max_length)
+def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> TransformersPretrained:
+    return load_transformers(
+        folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad, max_length=max_length
+    )
 
 
-def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> ForeignTask:
+def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> TransformersTask:
     """With weights large enough for differences to show."""
-    pretrained = load(save_foreign(name, tokenizer, folder, initializer_range=0.3), tokenizer)
-    return foreign_with_head(pretrained, info.task_head, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
+    pretrained = load(save_transformers(name, tokenizer, folder, initializer_range=0.3), tokenizer)
+    return transformers_with_head(pretrained, info.task_head, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
 
 
-def load_task(folder: Path, vocab_size: int) -> tuple[ForeignTask, Task]:
+def load_task(folder: Path, vocab_size: int) -> tuple[TransformersTask, Task]:
     """What `open_fine_tuned` does, without a tokenizer."""
     task = task_of(json.loads((folder / "config.json").read_text()), folder, pools_itself=True)
     sizes = {"vocab_size": vocab_size, "pad_id": 0, "max_length": task.max_length}
-    return load_foreign_task(folder, task.task_head, **sizes), task
+    return load_transformers_task(folder, task.task_head, **sizes), task
 
 
 def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
@@ -88,7 +90,7 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
 
 
 @torch.no_grad()
-def plain_logits(network: ForeignTask, example: Example) -> torch.Tensor:
+def plain_logits(network: TransformersTask, example: Example) -> torch.Tensor:
     """What transformers' model says of an example alone: [C] of a text, [S, C] of tokens."""
     inputs = {"input_ids": torch.from_numpy(example.input_ids)[None]}
     if example.type_ids is not None:
@@ -142,7 +144,7 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
 def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     info = INFOS[kind]
     network = network_of("Electra", info, tokenizer, tmp_path / "encoder")
-    save_foreign_task(network, info.task_head, tmp_path / "saved")
+    save_transformers_task(network, info.task_head, tmp_path / "saved")
     tokenizer.save(tmp_path / "saved", max_length=64)
     again, same = load_task(tmp_path / "saved", tokenizer.vocab_size)
     assert same == info
@@ -159,13 +161,13 @@ def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path
 
 def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Also where the folder has a head of that size; the layer before heads is the folder's, where it has one."""
-    folder = save_foreign("Albert", tokenizer, tmp_path, head="ForSequenceClassification", num_labels=3)
+    folder = save_transformers("Albert", tokenizer, tmp_path, head="ForSequenceClassification", num_labels=3)
     before = load_file(folder / "model.safetensors")
     pretrained = load(folder, tokenizer)
     torch.manual_seed(5)
     state = torch.get_rng_state()
     models = [
-        foreign_with_head(
+        transformers_with_head(
             pretrained, INFOS["classify"].task_head, seed=seed, dropout=None, trained=trained
         ).encoder.model
         for seed, trained in ((1, True), (1, True), (2, True), (1, False))
@@ -187,7 +189,7 @@ def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer,
     without = load(folder, tokenizer)
     assert torch.equal(state, torch.get_rng_state())
     drawn = [
-        foreign_with_head(
+        transformers_with_head(
             without, INFOS["classify"].task_head, seed=seed, dropout=None
         ).encoder.model.albert.pooler.weight
         for seed in (1, 1, 2)
@@ -251,11 +253,11 @@ def test_the_longest_input(
     name: str, changes: dict[str, Any], longest: int, types: int, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """And it is one that the model takes, while a longer one is not, where it has a table of positions."""
-    pretrained = load(save_foreign(name, tokenizer, tmp_path, **changes), tokenizer)
+    pretrained = load(save_transformers(name, tokenizer, tmp_path, **changes), tokenizer)
     assert pretrained.config.max_position_embeddings == longest
     assert pretrained.config.num_types == types
     assert (pretrained.config.hidden_size, pretrained.config.pad_id) == (32, 0)
-    model = foreign_with_head(pretrained, INFOS["classify"].task_head, seed=0, dropout=None).eval().encoder
+    model = transformers_with_head(pretrained, INFOS["classify"].task_head, seed=0, dropout=None).eval().encoder
     assert model(torch.full((1, longest), 7)).shape == (1, longest, 3)
     if name == "DebertaV2" and not changes:
         assert load(tmp_path, tokenizer, 100).config.max_position_embeddings == 100
@@ -270,7 +272,7 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """By hand, with two layers and a decay of 0.5."""
     deberta = "encoder.model.deberta."
     names = [f"{deberta}encoder.layer.{n}.attention.self.query_proj.weight" for n in (0, 1)]
-    factor = foreign_layer_factors(names, "deberta", 0.5)
+    factor = transformers_layer_factors(names, "deberta", 0.5)
     for name, expected in (
         (names[1], 0.5),
         (names[0], 0.25),
@@ -299,8 +301,8 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_which_folders_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert not runs_in_transformers(tmp_path)
-    assert runs_in_transformers(save_foreign("DistilBert", tokenizer, tmp_path / "distilbert"))
-    bert = save_foreign("Bert", tokenizer, tmp_path / "bert", head="ForMaskedLM")
+    assert runs_in_transformers(save_transformers("DistilBert", tokenizer, tmp_path / "distilbert"))
+    bert = save_transformers("Bert", tokenizer, tmp_path / "bert", head="ForMaskedLM")
     assert not runs_in_transformers(bert)
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     assert runs_in_transformers(bert)
@@ -347,7 +349,7 @@ def test_transformers_runs_parts_that_our_encoder_lacks(
 
 def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A model of our layouts whose weights we do not read has the logits that it has elsewhere."""
-    one = save_foreign("Bert", tokenizer, tmp_path / "one", head="ForTokenClassification", num_labels=2)
+    one = save_transformers("Bert", tokenizer, tmp_path / "one", head="ForTokenClassification", num_labels=2)
     model = transformers.AutoModelForTokenClassification.from_pretrained(one)
     model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
     network, info = load_task(tmp_path / "many", tokenizer.vocab_size)
@@ -358,10 +360,10 @@ def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_foreign("DistilBert", tokenizer, tmp_path / "d")
+    folder = save_transformers("DistilBert", tokenizer, tmp_path / "d")
     pretrained = load(folder, tokenizer)
     with pytest.raises(ModelError, match=r"the tokenizer has 9999 ids, but the model only \d+"):
-        load_foreign(folder, vocab_size=9999, pad_id=0, max_length=None)
+        load_transformers(folder, vocab_size=9999, pad_id=0, max_length=None)
     weights = load_file(folder / "model.safetensors")
     del weights["distilbert.transformer.layer.1.ffn.lin1.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -378,15 +380,15 @@ def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: 
         with pytest.raises(ModelError, match=message):
             load(folder, tokenizer)
     with pytest.raises(ModelError, match="a model of type 'fnet' takes no attention mask"):
-        load(save_foreign("FNet", tokenizer, tmp_path / "fnet"), tokenizer)
-    esm = load(save_foreign("Esm", tokenizer, tmp_path / "esm"), tokenizer)
+        load(save_transformers("FNet", tokenizer, tmp_path / "fnet"), tokenizer)
+    esm = load(save_transformers("Esm", tokenizer, tmp_path / "esm"), tokenizer)
     with pytest.raises(ModelError, match="transformers has no head for QuestionAnswering for models of type 'esm'"):
-        foreign_with_head(esm, INFOS["answer"].task_head, seed=0, dropout=None)
+        transformers_with_head(esm, INFOS["answer"].task_head, seed=0, dropout=None)
     for rate in ("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"):
         monkeypatch.delattr(pretrained.theirs, rate)
     monkeypatch.setattr(type(pretrained.theirs), "to_dict", lambda self: {"dim": 32, "dropout_kind": "none"})
     with pytest.raises(SettingsError, match=r"finetune\.dropout: the config\.json in .* has no rate of dropout"):
-        foreign_with_head(pretrained, INFOS["tag"].task_head, seed=0, dropout=0.1)
+        transformers_with_head(pretrained, INFOS["tag"].task_head, seed=0, dropout=0.1)
     monkeypatch.setitem(sys.modules, "transformers", None)
     for use in (load, lambda folder, tokenizer: load_task(folder, 9)):
         (folder / "config.json").write_text(
@@ -405,7 +407,7 @@ def test_heads_that_cannot_hold_a_scale(tokenizer: Tokenizer, tmp_path: Path) ->
 
 
 def test_a_fine_tuned_folder_that_lacks_its_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = save_foreign("DistilBert", tokenizer, tmp_path, head="ForSequenceClassification")
+    folder = save_transformers("DistilBert", tokenizer, tmp_path, head="ForSequenceClassification")
     weights = load_file(folder / "model.safetensors")
     save_file({name: w for name, w in weights.items() if "classifier" not in name}, folder / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
@@ -413,6 +415,6 @@ def test_a_fine_tuned_folder_that_lacks_its_head(tokenizer: Tokenizer, tmp_path:
         ModelError, match=r"the weights lack classifier\.bias, classifier\.weight, pre_classifier\.bias"
     ):
         load_task(folder, tokenizer.vocab_size)
-    save_foreign("DistilBert", tokenizer, tmp_path)
+    save_transformers("DistilBert", tokenizer, tmp_path)
     with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
         load_task(folder, tokenizer.vocab_size)

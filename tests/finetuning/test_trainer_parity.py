@@ -251,7 +251,7 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
     assert not torch.equal(found, ours.outputs("tag_head", hidden, dropout_seed=2))
 
 
-CRITICAL = 2.776  # Student's t at 97.5 %, of 2 x 3 seeds
+CRITICAL = 2.306  # Student's t at 97.5 %, of 2 x 5 seeds
 SETTINGS = ("batch_size=16", "patience=none", "warmup=0.1", "weight_decay=0.01")
 
 
@@ -306,7 +306,7 @@ def write_files(task: str, shared_data: Path, folder: Path) -> tuple[Path, Path]
         ("bert", "tag"),
     ],
 )
-def test_as_good_as_trainer_over_three_seeds(
+def test_as_good_as_trainer_over_five_seeds(
     bases: Callable[[str], Path], shared_data: Path, tmp_path: Path, layout: str, task: str
 ) -> None:
     """Ours is not below, of what differs by chance: order, heads. Metrics are those of the last epoch.
@@ -317,8 +317,8 @@ def test_as_good_as_trainer_over_three_seeds(
     base, files = bases(layout), write_files(task, shared_data, tmp_path)
     rate, epochs = (0.0003 if task == "tag" else 0.001), (8 if task == "pairs" else 3)  # pairs are slow to be told
     runs = runs_of(base, task, *files, (*SETTINGS, f"epochs={epochs}", f"learning_rate={rate}"))
-    ours = [our_metric(runs, seed) for seed in range(3)]
-    theirs = [their_metric(runs, base, seed, tmp_path / "trainer") for seed in range(3)]
+    ours = [our_metric(runs, seed) for seed in range(5)]
+    theirs = [their_metric(runs, base, seed, tmp_path / "trainer") for seed in range(5)]
     print(f"{layout}, {task}: ours {np.round(ours, 3)}, Trainer {np.round(theirs, 3)}")
     assert not_below(ours, theirs, critical=CRITICAL), (ours, theirs)
 

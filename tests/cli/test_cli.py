@@ -55,7 +55,7 @@ def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) ->
     assert (code, json.loads(out)) == (0, ledger)
     assert "is complete already" in err
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 150, "--resume")
-    assert (code, "prepared with other sources or settings; replace it with --overwrite" in err) == (2, True)
+    assert (code, "tokenizer.vocab_size = 200, but now it is 150; " in err) == (2, True)
     code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--resume", "--overwrite")
     assert (code, "--resume and --overwrite exclude each other" in err) == (2, True)
     again = ("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--overwrite", "--workers", 1)
@@ -301,17 +301,17 @@ def _stopped_training(*arguments: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("place", "stop", "command", "code", "said"),
     [
-        ("inference.embed_file.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy",
+        ("using.embedded_file.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy",
          130, "stopped; nothing was written"),
-        ("pretraining.lexicon.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
-        ("finetuning.finetune.find_model", _ctrl_c,
+        ("pretraining.lexicons.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
+        ("finetuning.finetuning.find_model", _ctrl_c,
          "finetune MODEL --task classify --train TEXT --validation TEXT --out OUT/a",
          130, "stopped; the same command with --resume goes on from what was saved last"),
         ("comparing.trials.pretrain", _stopped_training, "compare tiny mini --data DATA --steps 1 --out OUT/a",
          143, "stopped; the same command goes on from what was saved last"),
         ("comparing.verdicts.tune_plan", _ctrl_c, "compare tiny --tune --data DATA --steps 1 --out OUT/a",
          130, "stopped; the same command goes on from what was saved last"),
-        ("inference.evaluate.as_scorable", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
+        ("using.evaluation.as_scorable", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("interruptible")

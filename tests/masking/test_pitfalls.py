@@ -149,8 +149,8 @@ PITFALLS: dict[int, tuple[str, ...]] = {
     2: ("test_special_tokens_are_neither_chosen_nor_drawn", "test_any_batch.py::test_any_batch_of_any_vocabulary"),
     3: ("test_special_tokens_are_neither_chosen_nor_drawn", "test_any_batch.py::test_any_batch_of_any_vocabulary"),
     4: (
-        "../tokens/test_words.py::test_words_are_those_a_person_would_write",
-        "../tokens/test_words.py::test_words_of_byte_level_bpe_are_its_pre_tokenizers_pieces",
+        "../tokenizer/test_words.py::test_words_are_those_a_person_would_write",
+        "../tokenizer/test_words.py::test_words_of_byte_level_bpe_are_its_pre_tokenizers_pieces",
     ),
     5: (
         "test_long_words_neither_inflate_nor_deflate_the_rate",
@@ -164,26 +164,26 @@ PITFALLS: dict[int, tuple[str, ...]] = {
         "test_engine.py::test_a_mask_depends_on_seed_epoch_and_content_alone",
         "test_same_everywhere.py::test_rows_shared_out_over_ranks",
         "test_same_everywhere.py::test_batches_of_any_size_and_a_resumed_stream",
-        "../collating/test_trainer.py::test_masks_are_those_of_the_epoch_for_any_number_of_workers",
-        "../collating/test_trainer.py::test_a_resumed_training_goes_on_with_its_epoch",
+        "test_trainer.py::test_masks_are_those_of_the_epoch_for_any_number_of_workers",
+        "test_trainer.py::test_a_resumed_training_goes_on_with_its_epoch",
         "../training/test_loop.py::test_resuming_equals_never_having_stopped",
     ),
     10: (
         "test_losses_of_unequal_batches_are_summed_before_they_are_divided",
         "../training/test_loop.py::test_the_loss_is_the_naive_one",
-        "../evaluation/test_held_out.py::test_the_loss_is_per_predicted_token",
+        "../measuring/test_held_out.py::test_the_loss_is_per_predicted_token",
     ),
     11: ("test_id_0_can_be_predicted",),
     12: ("test_no_token_is_drawn_twice",),
     13: (
-        "../model/test_parity.py::test_packed_equals_alone_and_transformers",
-        "../model/test_parity.py::test_a_change_in_one_document_does_not_reach_its_neighbour",
-        "../packing/test_stream.py::test_an_epoch_holds_every_token_once",
+        "../network/test_parity.py::test_packed_equals_alone_and_transformers",
+        "../network/test_parity.py::test_a_change_in_one_document_does_not_reach_its_neighbour",
+        "../rows/test_stream.py::test_an_epoch_holds_every_token_once",
     ),
     14: ("test_dropout_is_off_in_validation",),
     15: (
-        "../evaluation/test_minimal_pairs.py::test_the_tally_by_hand",
-        "../evaluation/test_minimal_pairs.py::test_a_trained_model_knows_the_order_of_words",
+        "../measuring/test_minimal_pairs.py::test_the_tally_by_hand",
+        "../measuring/test_minimal_pairs.py::test_a_trained_model_knows_the_order_of_words",
     ),
 }
 

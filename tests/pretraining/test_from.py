@@ -151,7 +151,7 @@ def test_another_checkpoint_is_another_run(run: unmask.Run, new_file: Path, tmp_
     weights = load_file(checkpoint / "model.safetensors")
     weights["decoder.bias"] += 1.0
     save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RunError, match=rf"the run has start.sha256 = '{first}', but"):
+    with pytest.raises(RunError, match=rf"holds a run with start.sha256 = '{first}', but now"):
         further(new_file, tmp_path / "run", checkpoint, steps=1, resume=True)
     kept = load_recipe(str(tmp_path / "run" / "recipe.toml"), complete=False)
     with pytest.raises(RunError, match="the checkpoint is another one than when the run began"):

@@ -235,7 +235,7 @@ def test_a_run_of_an_earlier_version_goes_on_with_its_masks(
     assert "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it" in caplog.text
     assert "going on from step 3" in caplog.text
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    with pytest.raises(RunError, match="the run has masking.budget = 'tokens', but 'units' is asked for"):
+    with pytest.raises(RunError, match="a run with masking.budget = 'tokens', but now it is 'units'"):
         unmask.pretrain(out=tmp_path, resume=True, settings=(*settings, 'masking.budget="units"'), **asked)
     other = unmask.pretrain([data_folder], out=tmp_path / "units", settings=settings, **asked)
     assert (other.folder / "model" / "model.safetensors").read_bytes() != weights

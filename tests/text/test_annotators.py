@@ -11,7 +11,8 @@ import pytest
 
 from unmask.errors import CorpusError, DataError, SettingsError
 from unmask.settings import validated
-from unmask.text.annotation_plan import AnnotationPlan, Annotator, choose_origins, data_fields, plan_annotation
+from unmask.text.annotation_choice import choose_origins, data_fields, plan_annotation
+from unmask.text.annotation_plan import AnnotationPlan, Annotator
 from unmask.text.annotators import Gazetteer, SpacyPipeline, read_gazetteer
 from unmask.text.corpus import Corpus
 from unmask.text.settings import AnnotationSettings, CorpusSettings

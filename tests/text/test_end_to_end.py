@@ -119,7 +119,7 @@ def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
     names.write_text("Bonn\nSpain\n")
     with pytest.raises(
         DataError,
-        match=r"holds prepared data with gazetteer = \[\[.Bonn.\]\], but now it is \[\[.Bonn.\], \[.Spain.\]\]",
+        match=r"with gazetteer = \[\[.Bonn., .TERM.\]\], but now it is \[\[.Bonn., .TERM.\], \[.Spain., .TERM.\]\]",
     ):
         prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options)  # type: ignore[arg-type]
     two = prepare([path], tmp_path / "data", annotation=annotation, overwrite=True, **options)  # type: ignore[arg-type]

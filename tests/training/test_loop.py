@@ -340,7 +340,7 @@ def test_the_only_checkpoint_is_never_taken_away(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.training.checkpoints.os.replace", killed)
+    monkeypatch.setattr("unmask.files.os.replace", killed)
     assert save_checkpoint(tmp_path, state, fingerprint="x", keep=1).name == "step-00000005"
     state.step = 6
     with pytest.raises(KeyboardInterrupt):

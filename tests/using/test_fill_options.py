@@ -10,10 +10,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from unmask.inference import batches
 
 import unmask
 from tests.tokenizer.families import FAMILIES, trained
+from unmask import runner
 from unmask.errors import SettingsError, TokenizerError
 from unmask.network.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -37,9 +37,9 @@ def log_probabilities(model: MaskedLM, ids: list[int]) -> torch.Tensor:
 
 def test_a_list_gives_what_each_text_gives(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = [run.model.fill(text, top_k=3) for text in TEXTS]
-    for positions, logits in ((4096, 1 << 25), (40, 2 * 200)):  # batches of one or two texts, two places of the head
-        monkeypatch.setattr(batches, "BATCH_POSITIONS", positions)
-        monkeypatch.setattr(batches, "HEAD_LOGITS", logits)
+    for positions, logits in ((4096, 1 << 25), (40, 2 * 200)):  # batches of one or two texts, few places of the head
+        monkeypatch.setattr(runner, "BATCH_POSITIONS", positions)
+        monkeypatch.setattr(runner, "HEAD_LOGITS", logits)
         together = run.model.fill(TEXTS, top_k=3)
         assert len(together) == len(TEXTS)
         for one, other in zip(alone, together, strict=True):

@@ -2,7 +2,7 @@
 
 Each function chooses by its input, so that no module has to. On CPUs tensor operations take most of a small model's
 time, not products: each reads and writes megabytes, and strided ones (heads, rotations) run at a tenth of the memory's
-speed. There, loops do the same (`unmask.model.kernels`), with backward passes of their own.
+speed. There, loops do the same (files `*_loops.py`), with backward passes of their own.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, H = heads, K = size of a head,
 I = intermediate size, N = predicted positions, V = vocabulary; b, q, k = rows, queries and keys of a tile.

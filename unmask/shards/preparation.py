@@ -22,12 +22,13 @@ import tokenizers
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.progress import Notify, Progress, counted, ignore
 from unmask.shards.data_folder import DataFolder, Unfinished, stamp
-from unmask.shards.job_parts import put_together
 from unmask.shards.job_work import run_job
 from unmask.shards.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
+from unmask.shards.ledger import put_together
 from unmask.shards.manifest import Manifest, load_manifest
 from unmask.shards.worker_pool import WorkerPool, make_parts, usable_cores
-from unmask.text.annotation_plan import AnnotationPlan, Annotator, choose_origins, data_fields, plan_annotation
+from unmask.text.annotation_choice import choose_origins, data_fields, plan_annotation
+from unmask.text.annotation_plan import AnnotationPlan, Annotator
 from unmask.text.annotators import read_gazetteer
 from unmask.text.corpus import Corpus
 from unmask.text.document_classes import label_names

@@ -23,7 +23,7 @@ from unmask.folders.task_folder import TaskConfig
 from unmask.rows.packing import pack_pieces
 from unmask.rows.rows import Rows
 from unmask.runner import TextRows, fill_rows
-from unmask.text.text_file import word_spans
+from unmask.text.raw_words import word_spans
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question

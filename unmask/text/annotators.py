@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import DataError, SettingsError
+from unmask.text.raw_words import word_spans
 from unmask.text.spans import Span, Spans, outermost
-from unmask.text.text_file import word_spans
 
 DEFAULT_LABEL = "TERM"
 

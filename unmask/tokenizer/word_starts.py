@@ -30,7 +30,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from unmask.text.text_file import is_mark
+from unmask.text.raw_words import is_mark
 from unmask.tokenizer.spelling import Family, Spelling, spelling_of
 
 

@@ -1,25 +1,15 @@
 """Models of the hub: their names, which of their files are fetched, and the copies of these on this machine.
 
-Which strings name a model of the hub, and which are paths.
+    answerdotai/ModernBERT-base           the main branch
+    answerdotai/ModernBERT-base@COMMIT    a commit, a tag, a branch, or refs/pr/1
+    bert-base-uncased                     the oldest models have no owner
+    runs/mine/model, ./mine, mine.json    paths, whether they are there or not
 
-answerdotai/ModernBERT-base           the main branch
-answerdotai/ModernBERT-base@COMMIT    a commit, a tag, a branch, or refs/pr/1
-bert-base-uncased                     the oldest models have no owner
-runs/mine/model, ./mine, mine.json    paths, whether they are there or not
+Pickles are never fetched, since reading one can run code.
 
-Which files of a model are fetched, and which of them it must have. Pickles are none of them.
-
-Why a model of the hub cannot be had, and what to do, in one line.
-
-The copy of a hub's model on this machine, in the cache of huggingface_hub, fetched where it is not there yet.
-
-A copy that is there is taken without asking the network. So what was used once works offline, and a name without a
-commit means the same until its copy is removed from the cache; `lasting_name` is what a run notes of it.
-
-The files of a sentence encoder, where another library made the copy in the hub's cache.
-
-A copy holds what its maker asked for. transformers asks neither for `modules.json` nor for the pooling, and without
-them the vectors of a sentence encoder would be plain means, in silence.
+Copies lie in the cache of huggingface_hub. One that is there is taken without asking the network. So what was used once
+works offline, and a name without a commit means the same until its copy is removed from the cache; `lasting_name` is
+what a run notes of it.
 """
 
 from __future__ import annotations
@@ -276,6 +266,9 @@ def _snapshot(wanted: HubName, need: Need, *, local_files_only: bool) -> Path:
     )
 
 
+# Where another library made the copy in the hub's cache, it holds what its maker asked for. transformers asks neither
+# for `modules.json` nor for the pooling, and without them the vectors of a sentence encoder would be plain means, in
+# silence.
 def fetch_sentence_files(wanted: HubName, folder: Path) -> None:
     """Fetches what says how a vector is made of the tokens, if the hub has it and the copy does not.
 

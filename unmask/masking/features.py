@@ -1,10 +1,6 @@
-"""Features of data sets as columns and rows, and counts of their tokens.
+"""Features of data sets: how often each token stands in them, and features as padded columns and as rows.
 
-How often each token stands in a data set.
-
-Features, as data sets give them one by one, to padded columns and rows.
-
-Shape: B = features, S = the longest of them, or a multiple of what is asked for.
+Shapes: B = features, S = tokens of the longest of them, filled up to a multiple where one is asked for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Columns to masked rows, and rows for evaluation whose masks are fixed.
-
-Columns to masked rows: where missing columns are explained in terms of what the caller can do.
-
-Rows for evaluation, masked by the data set instead of the collator, so that their masks never change.
-"""
+"""Columns to masked rows, and rows for evaluation that the data set masks, so that their masks never change."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ def mask_columns(
         The rows before and after.
 
     Raises:
-        DataError: The strategy needs an annotation that the features do not have.
+        DataError: The strategy needs an annotation that the features do not have; the text says what the caller can do.
         SettingsError: Ids lie outside the vocabulary.
     """
     rows = rows_of(columns, masker.tokenizer)
@@ -61,7 +56,7 @@ class FixedLabels(list[int]):
 
 
 class FixedRows(Dataset[dict[str, Any]]):
-    """A data set over another one, with masks of epoch 0. A row is masked when it is asked for.
+    """A data set over another one, with masks of epoch 0. A row is masked when it is asked for, not by the collator.
 
     Args:
         dataset: Rows by number.

@@ -1,16 +1,6 @@
-"""A batch in a line, its partition into units, and their boundaries.
-
-A batch in a line, and its partition into units: what units, weights and the budget work on.
+"""A batch in a line, which units, weights and the budget work on; its partition into units, and their boundaries.
 
 Shape suffix: T = all positions of a batch in a line (B rows x S positions).
-
-Where the units end in which targets stand: what the span-boundary objective predicts from.
-
-    tokens   [CLS] a b c d e [SEP]        unit: b c d
-    before             1 1 1              column of a, at each token of the unit
-    behind             5 5 5              column of e
-
-Shape suffixes: B = rows, S = positions, T = B x S in a line.
 """
 
 from __future__ import annotations
@@ -129,7 +119,13 @@ def _sums(begin_T: Tensor, values_T: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """The tokens just outside of each token's span. Only what stands at targets means anything.
+    """The tokens just outside of each token's span, which the span-boundary objective predicts from.
+
+        tokens   [CLS] a b c d e [SEP]        unit: b c d
+        before             1 1 1              column of a, at each token of the unit
+        behind             5 5 5              column of e
+
+    Only what stands at targets means anything.
 
     Attributes:
         before: [B, S], int64: column of the token before the span's first; -1 where the token is in no span, since

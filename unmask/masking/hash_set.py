@@ -1,17 +1,9 @@
-"""What torch does slowly for 8-byte integers on CPUs, done otherwise: the masker's time is spent here.
+"""What torch does slowly for 8-byte integers on CPUs, done otherwise, and a set of 64-bit hashes in one tensor.
 
-Figures are for 65,536 integers on one core: indexing takes 128 microseconds and `index_select` 32; `where` takes 180,
-since it is not vectorised, and four operations on bits 60.
+The masker's time is spent here. Figures are for 65,536 integers on one core: indexing takes 128 microseconds and
+`index_select` 32; `where` takes 180, since it is not vectorised, and four operations on bits 60.
 
-Shape suffixes: T = all positions of a batch in a line.
-
-A set of 64-bit hashes in one tensor, asked for many at once: two looks for each, and no search.
-
-Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table, Pagh
-and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
-nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
-
-Shape suffix: P = places.
+Shape suffixes: T = all positions of a batch in a line; P = places of a set.
 """
 
 from __future__ import annotations
@@ -45,7 +37,11 @@ _ROUNDS, _DOUBLINGS = 200, 5
 
 @dataclass(frozen=True, eq=False)
 class HashSet:
-    """A set of hashes; make it with `HashSet.of`.
+    """A set of 64-bit hashes, asked for many at once: two looks for each, and no search. Make it with `HashSet.of`.
+
+    Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table,
+    Pagh and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so
+    that nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
 
     Attributes:
         places_P: int64; a power of two of them.

@@ -1,22 +1,8 @@
-"""Loops over rows, compiled: segments and random bits, units, sorting keys, and what stands at chosen tokens.
+"""Loops over rows, compiled: hashes, segments and random bits, units, sorting keys, and what chosen tokens become.
 
-The hashes of `unmask.hashing`, for kernels: the same numbers.
+Hashes are those of `unmask.hashing`, number for number.
 
-Rows: their segments and random bits, and keys of what they hold.
-
-Arrays: B = rows, S = positions, T = B x S in a line.
-
-Units: partitions, sums over them, and where spans and collocations begin.
-
-Arrays: T = all positions of a batch in a line.
-
-Keys of weighted units.
-
-Arrays: T = all positions of a batch in a line; V = vocabulary; D = directions of an embedding.
-
-What is put in the place of the tokens that are chosen.
-
-Arrays: T = all positions of a batch in a line; V = vocabulary.
+Arrays: B = rows, S = positions, T = B x S in a line; V = vocabulary; D = directions of an embedding.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Weights by scores: of a model, of the document itself, and of a model as it trains.
+"""Weights by scores: of the model in training, of another encoder, or of the document itself.
 
-Weights from what a model, or the document itself, says of words.
+Scores of a model come as tables over the vocabulary, or over parts of speech, that the training loop makes every so
+many steps. Until the first (scores without tables), all units are equally likely. They are turned into fixed-point
+logarithms once a version.
 
-Scores of a model come as tables over the vocabulary that the training loop makes every so many steps. Until the first
-(scores without tables), all units are equally likely. They are turned into fixed-point logarithms once a version.
-
-Shape suffixes: T = all positions of a batch in a line; V = vocabulary; D = dimensions.
-
-Weights by part of speech that follow the training: what the model finds hard of late is masked more often.
-
-Shape suffixes: T = all positions of a batch in a line; L = labels of parts of speech, place 0 for tokens without any.
+Shape suffixes: T = all positions of a batch in a line; V = vocabulary; D = dimensions; L = labels of parts of speech,
+place 0 for tokens without any.
 """
 
 from __future__ import annotations
@@ -192,9 +188,9 @@ _WANTED_BY = "weights of kind pos_loss"
 
 
 class PosLossWeights(Settings):
-    """A unit's weight is that of its weightiest part of speech, by the model's recent loss on it.
+    """A unit's weight is that of its weightiest part of speech: what the model finds hard of late is masked more often.
 
-    With the mean and the standard deviation of the parts of speech's losses, a part of speech weighs
+    With the mean and the standard deviation of the model's recent losses on parts of speech, one of these weighs
 
         floor + (1 - floor) x sigmoid((its loss - mean) / deviation / temperature)
 

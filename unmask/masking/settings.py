@@ -1,7 +1,4 @@
-"""Settings of masking, and the names of strategies: each is shorthand for a pair (units, weights).
-
-Which annotations a strategy needs, so that it can be said before anything is prepared.
-"""
+"""Settings of masking and of mixtures, and names of strategies: each is shorthand for a pair (units, weights)."""
 
 from __future__ import annotations
 
@@ -245,7 +242,7 @@ STRATEGIES["mixture"] = {
 
 
 def needed_annotations(settings: object) -> tuple[str, ...]:
-    """The columns of annotation that some settings of masking need, each once.
+    """The columns of annotation that some settings of masking need, each once: known before anything is prepared.
 
     Args:
         settings: Units, weights, or anything that holds such, as a mixture does: settings whose class says so with

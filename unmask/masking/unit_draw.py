@@ -1,24 +1,15 @@
-"""Which units are masked: keys, weights in fixed point, and the budget.
-
-Logarithms of weights in fixed point, powers to undo them, and sorting keys: the same on every machine.
-
-A weighted key is E / w; its order is that of log2(E) - log2(w), and the first comes from a table. Keys are for a budget
-of tokens (`unmask.masking.unit_draw`) alone.
-
-Shape suffix: T = all positions of a batch in a line.
-
-Which units are masked, so that the expected share of tokens is the rate.
+"""Which units are masked, so that the expected share of tokens is the rate: fixed-point weights, keys, and the draw.
 
 `draw_units` gives every unit the probability that its weight names: equal units the rate, others in proportion to their
 weights, at most 1 (what that leaves raises the others). The number of units in a segment varies by less than one. A
 unit's probability depends neither on its size nor on its place nor on the length of its segment.
 
-`fill_tokens` takes units in the order of their keys until a budget of tokens is full. The share of tokens varies less
-then, but units of more tokens, the last spans of a segment and light units are taken less or more often than they
-should be, by the more the shorter a segment is (docs/masking.md has figures).
+`fill_tokens` takes units in the order of their keys, which are for it alone, until a budget of tokens is full. The
+share of tokens varies less then, but units of more tokens, the last spans of a segment and light units are taken less
+or more often than they should be, by the more the shorter a segment is (docs/masking.md has figures).
 
-All arithmetic is in integers, or in additions and products of double precision in an order that the segment alone
-decides.
+Logarithms of weights are in fixed point, and all arithmetic is in integers, or in additions and products of double
+precision in an order that the segment alone decides: the same on every machine.
 
 Shape suffix: T = all positions of a batch in a line.
 """
@@ -51,6 +42,9 @@ def uniform_keys(bits_T: Tensor) -> Tensor:
 
 def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
     """Keys of units with weights.
+
+    A key is E / w, of an exponential draw E and the weight w; its order is that of log2(E) - log2(w), and the first
+    comes from a table.
 
     Args:
         bits_T: int64: 64 random bits.

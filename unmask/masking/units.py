@@ -1,21 +1,9 @@
 """Units: how a row is partitioned into what is masked together.
 
-Units: how a row is partitioned into what is masked together.
-
 A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
 a unit never leaves its segment.
 
-Shape suffix: T = all positions of a batch in a line (B rows x S positions).
-
-Collocations as units: words that stand together more often than chance makes them, from a lexicon.
-
-Shape suffixes: T = all positions of a batch in a line; W = running numbers of words (padded to T).
-
-Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words.
-
-A segment may begin within one of these, since long texts are cut: then what is left of it is a unit.
-
-Shape suffix: T = all positions of a batch in a line.
+Shape suffixes: T = all positions of a batch in a line (B rows x S positions); P = places of a hash set.
 """
 
 from __future__ import annotations
@@ -142,8 +130,9 @@ MOST_WORDS = 5
 class CollocationUnits(Settings):
     """The longest collocation that begins at a word is a unit, whatever is in none is a whole word.
 
-    Going from left to right, each unit is the longest entry of the lexicon that begins where the last unit has ended. A
-    collocation never leaves its segment, and no token that cannot be masked stands within.
+    Collocations are words that stand together more often than chance makes them, from a lexicon. Going from left to
+    right, each unit is the longest entry of the lexicon that begins where the last unit has ended. A collocation never
+    leaves its segment, and no token that cannot be masked stands within.
 
     Attributes:
         lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those
@@ -169,6 +158,8 @@ class CollocationUnits(Settings):
         return torch.from_numpy(collocation_starts(most_words, collocations.places_P.numpy(), *batch))
 
 
+# Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words. A segment
+# may begin within one of these, since long texts are cut: then what is left of it is a unit.
 def spans_and_words(rows: FlatRows, spans_T: Tensor) -> Tensor:
     """Where units begin that are spans of a column, and words outside of them.
 

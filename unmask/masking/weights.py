@@ -1,13 +1,7 @@
-"""Weights: how likely a unit is to be drawn, by nothing, by frequency, or by what it tells.
-
-Weights: how likely a unit is to be drawn.
+"""Weights: how likely a unit is to be drawn; uniform, by frequency, and by what tokens tell of their neighbours.
 
 A unit of twice the weight is taken twice as often, up to always. What is done with the weights stands in
 `unmask.masking.unit_draw`.
-
-Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
-
-Weights by how much a token tells of its neighbours in the whole corpus.
 
 Shape suffixes: T = all positions of a batch in a line; V = vocabulary.
 """
@@ -152,6 +146,8 @@ def keys_of(weights: Weights, log2_T: Tensor | None, rows: FlatRows, units: Flat
 
 class InformativeWeights(Settings):
     """A unit's weight is a power of the informativeness of its most informative token.
+
+    That is how much the token tells of its neighbours in the whole corpus.
 
     Attributes:
         lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those

@@ -1,7 +1,4 @@
-"""Settings of a training that begins with a model that is there.
-
-A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part.
-"""
+"""A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part."""
 
 from __future__ import annotations
 

@@ -1,20 +1,4 @@
-"""The lexicon of a corpus: its collocations, and how much each token tells of its neighbours.
-
-How much each token of the vocabulary tells of its neighbours: the mean of their pointwise mutual information.
-
-    informativeness(w) = sum over c of p(c | w) log( p(c | w) / p(c) )
-
-where c goes over what stands up to five tokens before or behind w, in other words than w's own. The word `Highness`
-tells much (`Royal` is near), `the` tells nothing.
-
-Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information with
-the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing: the 1,024
-most frequent tokens are told apart as neighbours and all others are one; the bias of counts that are few, (number of
-different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that stand ten times or
-less get the median.
-
-A corpus of tokens to a lexicon: count, rank, spell out.
-"""
+"""The lexicon of a corpus: its collocations, counted, ranked and spelled out, and how much each token tells."""
 
 from __future__ import annotations
 
@@ -45,10 +29,15 @@ def informativeness_of(
     scratch: Path,
     run_keys: int = RUN_KEYS,
 ) -> NDArray[np.float32]:
-    """Goes through a corpus once.
+    """How much each token of the vocabulary tells of its neighbours: the mean of their pointwise mutual information.
+
+        informativeness(w) = sum over c of p(c | w) log( p(c | w) / p(c) )
+
+    where c goes over what stands up to five tokens before or behind w, in other words than w's own. The word `Highness`
+    tells much (`Royal` is near), `the` tells nothing.
 
     Args:
-        chunks: The corpus.
+        chunks: The corpus, gone through once.
         tokenizer: Whose tokens they are.
         frequencies: [vocab_size]: how often each id stands in it.
         scratch: Folder for temporary files.
@@ -56,6 +45,12 @@ def informativeness_of(
 
     Returns:
         [vocab_size], in nats; at least 0.
+
+    Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information
+    with the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing:
+    the 1,024 most frequent tokens are told apart as neighbours and all others are one; the bias of counts that are few,
+    (number of different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that
+    stand ten times or less get the median.
     """
     kinds = _kinds(frequencies * tokenizer.ordinary)
     with Counter(scratch, run_keys=run_keys) as counter:

@@ -1,8 +1,6 @@
 """The work on one job: text to annotated tokens, and these to shards.
 
-Texts to annotated tokens: tokenizer and annotator brought together.
-
-The work on one job: text to shards. Whoever carries jobs out, in this process or in another, calls this.
+Whoever carries jobs out, in this process or in another, calls this.
 """
 
 from __future__ import annotations

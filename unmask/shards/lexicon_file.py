@@ -1,7 +1,4 @@
-"""What a lexicon is made like.
-
-The lexicon: collocations with their PMI, and how informative each token is, in one safetensors file.
-"""
+"""A lexicon and its settings: collocations with their PMI, and how informative each token is, in one file."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ _FACTS = "facts"
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Collocations, the strongest first. N = how many there are.
+    """Collocations, the strongest first; as a file, of safetensors. N = how many there are.
 
     Attributes:
         input_ids: [num_tokens], int32: their tokens, one collocation behind another.

@@ -1,4 +1,4 @@
-"""Token shards: Arrow IPC stream files, a row a document or a piece of a long one.
+"""Token shards, written and read: Arrow IPC stream files, a row a document or a piece of a long one.
 
 They open with `datasets.Dataset.from_file` and are memory-mapped without copies. Columns:
 
@@ -13,8 +13,6 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
                                           its document where it is in none; only where groups were held out
     entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
                                           say of each token, as `unmask.tokenizer.alignment` writes it
-
-Counts over prepared text that only some strategies need.
 """
 
 from __future__ import annotations
@@ -301,7 +299,7 @@ CHUNK_TOKENS = 1 << 24
 def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64]:
     """In how many rows of the shards (documents, or pieces of long ones) each id stands: [vocab_size].
 
-    Memory is bounded: rows are taken in groups of some million tokens.
+    Only some strategies need it. Memory is bounded: rows are taken in groups of some million tokens.
     """
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
     ends = np.cumsum(store.lengths)

@@ -1,15 +1,4 @@
-"""N-grams of words that stand often in a corpus, counted level by level, and their PMI.
-
-The pointwise mutual information of n words: how much likelier they stand together than their parts by chance.
-
-    PMI(w1 ... wn) = min over all ways to cut w1 ... wn into parts  of  log( p(w1 ... wn) / product of p(part) )
-
-The minimum is what keeps `new york is` out: cut into `new york` and `is`, it is about what chance makes of these.
-
-Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for any
-number of words.
-
-N-grams of words that stand often in a corpus, counted exactly, level by level.
+"""N-grams of words that stand often in a corpus, counted exactly, level by level, and their PMI.
 
 An n-gram is no more frequent than either of its two (n-1)-grams. So a pass over the corpus for each n counts only those
 whose parts were frequent, and one more pass finds out what the frequent ones consist of. Memory holds what is frequent
@@ -32,13 +21,20 @@ from unmask.shards.token_words import TokenWords
 
 
 def pmi_of(census: Census) -> list[NDArray[np.float64]]:
-    """The PMI of every frequent n-gram, in nats.
+    """The pointwise mutual information of n words: how much likelier they stand together than their parts by chance.
+
+        PMI(w1 ... wn) = min over all ways to cut w1 ... wn into parts  of  log( p(w1 ... wn) / product of p(part) )
+
+    The minimum is what keeps `new york is` out: cut into `new york` and `is`, it is about what chance makes of these.
 
     Cut off the first l words as one part, and cut the rest in the best way or not at all: the best of all l is the best
     cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below.
 
     Returns:
-        For n = 1, 2, ...: [K]; infinite for n = 1, where there is nothing to cut.
+        For n = 1, 2, ...: [K], in nats, of every frequent n-gram; infinite for n = 1, where there is nothing to cut.
+
+    Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for
+    any number of words.
     """
     logs = [np.log(level.counts) - math.log(max(census.num_words, 1)) for level in census.levels]
     best: list[NDArray[np.float64]] = []  # the largest sum of log p over all cuts, or of the whole

@@ -1,9 +1,7 @@
-"""A worker process, and the messages that it is sent.
+"""A worker process, and the messages between it and the process that started it.
 
-Messages between a process and its workers: pickled values, each with its length before it.
-
-A worker process: takes what parts are made by and the plan of annotation (or None), then jobs, on its standard input
-and answers on its standard output.
+Messages are pickled values, each with its length before it. The worker takes what parts are made by and the plan of
+annotation (or None), then jobs, on its standard input and answers on its standard output.
 
 It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
 needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.

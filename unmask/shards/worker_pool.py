@@ -1,13 +1,9 @@
-"""Jobs carried out: those that are done are kept, the others are shared out to worker processes.
-
-Jobs shared out to worker processes.
+"""Jobs to parts: those that are done are kept, the others are carried out here or shared out to worker processes.
 
     corpus ──▶ queue of two jobs ──▶ a thread a worker ◀──pipes──▶ worker process ──▶ shards, parts
 
 The process that reads the corpus holds at most two jobs that wait and one for each worker that is being sent. A
 thread does nothing but talk to its worker, so the interpreter's lock is free for reading.
-
-Jobs to parts: those that are done already are kept, the others are carried out here or by workers.
 """
 
 from __future__ import annotations

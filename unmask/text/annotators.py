@@ -1,8 +1,6 @@
-"""Who annotates a text: gazetteers, spaCy pipelines, and both by a plan.
+"""Who annotates a text: a gazetteer, which finds entities by a list of phrases, or a spaCy pipeline.
 
-Entities by a list of phrases: wherever one stands in the text between word boundaries, the longest first.
-
-Annotations by a spaCy pipeline. spaCy is imported only here, and only when a pipeline is used.
+spaCy is imported only here, and only when a pipeline is used.
 """
 
 from __future__ import annotations
@@ -49,7 +47,8 @@ def read_gazetteer(file: Path) -> Phrases:
 class Gazetteer:
     """Finds the phrases in texts, by their words: runs of letters and digits, and every other sign for itself.
 
-    Letters' case counts; how much white space stands between words does not.
+    A phrase is found wherever it stands between word boundaries, the longest first. Letters' case counts; how much
+    white space stands between words does not.
 
     Example: with `New York` and `New York City`, `in New York City` has one entity, and `New Yorker` none.
     """

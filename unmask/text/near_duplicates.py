@@ -1,6 +1,4 @@
-"""Near-duplicates: the fingerprints that tell them, and what was found of them.
-
-What tells near-duplicates apart from other texts, in a few numbers a text.
+"""Near-duplicates: what tells them apart from other texts, in a few numbers a text, and what was found of them.
 
 The normal form of a text is its words in lower case, each number as one digit, without white space, punctuation and
 signs. Ideographs, kana and letters of scripts without spaces are words by themselves. Texts are also sets of
@@ -13,8 +11,6 @@ Source: Broder 1997; bands after Leskovec, Rajaraman and Ullman, Mining of Massi
 in Lee et al. 2022 (arXiv:2107.06499, appendix A); bytes of minima after Li and Koenig 2010 (b-bit minwise hashing).
 All of it is the same on every machine with the same edition of Unicode, which is that of the Python version
 (`unicodedata.unidata_version`): a newer one knows more characters as letters, digits or signs.
-
-What of the held-out text stands in the training text as well, or nearly so. `split_check` finds it.
 """
 
 from __future__ import annotations
@@ -100,7 +96,7 @@ def similarity(one: Ints, other: Ints) -> float:
 
 @functools.cache
 def _folded(num_codes: int) -> NDArray[np.uint32]:
-    """By code point, what a character counts as in normal forms; see `kernels.words.hash_words`."""
+    """By code point, what a character counts as in normal forms; see `unmask.text.fingerprint_loops.hash_words`."""
     return np.array([_fold(chr(code)) for code in range(num_codes)], dtype=np.uint32)
 
 
@@ -144,7 +140,7 @@ class DuplicateExample:
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """What of the held-out text stands in the training text as well, or nearly so.
+    """What of the held-out text stands in the training text as well, or nearly so; `unmask.text.split_check` finds it.
 
     Attributes:
         unit: What is compared: whole `documents` (of long ones the first 262,144 characters), or `parts` of

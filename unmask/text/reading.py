@@ -1,15 +1,7 @@
 """Files to decoded lines in bounded memory, however compressed, and what is done about input that cannot be read.
 
-What every reader gives, and what is done about input that cannot be read.
-
-Opening files whatever they are compressed with.
-
-Text files to decoded lines, in bounded memory.
-
 A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file that is not UTF-8 is an
 error with its byte, never a replacement character in somebody's vocabulary.
-
-FASTA: a document a sequence, without its description line.
 """
 
 from __future__ import annotations
@@ -272,7 +264,9 @@ def _line_parts(path: Path, bad: BadInput) -> Iterator[LinePart]:
 
 
 def read_fasta(path: Path, bad: BadInput) -> Iterator[LinePart]:
-    """Yields sequences; a sequence of several lines comes in parts, which join without a space.
+    """Yields the sequences of a FASTA file, each a document without its description line.
+
+    A sequence of several lines comes in parts, which join without a space.
 
     Args:
         path: The file.

@@ -1,9 +1,4 @@
-"""Settings of the corpus and of annotation.
-
-Settings of the corpus.
-
-Settings of annotation.
-"""
+"""Settings of the corpus, its cleaning and what is held out of it, and of annotation."""
 
 from __future__ import annotations
 

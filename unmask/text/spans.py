@@ -1,7 +1,5 @@
 """Annotations of a text: labelled stretches of characters by column, and how they stand in the rows of a table.
 
-Annotations of a text: labelled stretches of characters, by column.
-
     text          Anna Lee lives in New York.
     entities      (0, 8, "PER")  (18, 26, "LOC")
     chunks        (0, 8, "NP")   (18, 26, "NP")
@@ -11,12 +9,12 @@ Annotations of a text: labelled stretches of characters, by column.
 The spans of a column are sorted and do not overlap: of nested ones the outermost stay. A word may be empty (begin =
 end), where several words of a treebank share the letters of one (French `du` for `de le`).
 
-Annotations that stand beside the text in a row: lists of character spans, checked and brought into one form.
+In a row they stand beside the text as lists, which are checked and brought into this one form.
 
     {"text": "Anna sleeps.", "entities": [[0, 4, "PER"]], "dependencies": [[0, 4, "nsubj", 1], [5, 11, "root", 1]]}
 
-A span is `[start, end, label]` or `{"start": 0, "end": 4, "label": "PER"}`; in `dependencies` the number of the head's
-span in the list follows, counted from 0 (`"head"`), a root naming itself.
+A span is `[start, end, label]` there or `{"start": 0, "end": 4, "label": "PER"}`; in `dependencies` the number of the
+head's span in the list follows, counted from 0 (`"head"`), a root naming itself.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
     Args:
         row: Names to values.
         text: What the characters are counted in.
-        fields: str to the name of the field that holds it.
+        fields: Column to the name of the field that holds it.
 
     Raises:
         ValueError: A field is missing or malformed; the text says which and how it must be.

@@ -1,16 +1,6 @@
-"""Rows of tables, and what their columns say of text, classes and groups.
+"""Rows of tables, and what their columns say of text, classes and groups. A document is a row.
 
-What a table says of a document's class or group, as its name.
-
-Names of classes that `datasets` writes into its Parquet and Arrow files, whose columns hold numbers.
-
-    ner_tags  list<int64>   [3, 0, 4]
-    metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {
-                            "_type": "ClassLabel", "names": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}}}}}
-
--1 stands where there is no class.
-
-Rows of tables: JSON lines, CSV and TSV, Parquet, and the Arrow files of `datasets`. A document is a row.
+Tables are JSON lines, CSV and TSV, Parquet, and the Arrow files of `datasets`.
 """
 
 from __future__ import annotations
@@ -40,7 +30,7 @@ def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
 
     Args:
         value: As it stands in the table.
-        names: Of the classes by number, where the table says them (`unmask.text.tables`); -1 says nothing then.
+        names: Of the classes by number, where the table says them (`class_names`); -1 says nothing then.
 
     Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
 
@@ -101,6 +91,13 @@ _LISTS = ("Sequence", "List", "LargeList")
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
     """The names of a column's classes, or of those in its lists, in the order of their numbers.
+
+    `datasets` writes them into its Parquet and Arrow files, whose columns hold numbers; -1 stands where there is no
+    class.
+
+        ner_tags  list<int64>   [3, 0, 4]
+        metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {
+                                "_type": "ClassLabel", "names": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}}}}}
 
     Args:
         source: A table.

@@ -1,11 +1,8 @@
-"""A tokenizer with entries for the new words of a text.
+"""A tokenizer with entries for the new words of a text: those that it has often and the tokenizer spells in pieces.
 
-Words that a text has often and a tokenizer spells in several pieces: candidates for entries of their own.
-
-A tokenizer with entries for new words. Old entries keep their ids, and text in which no new word stands its tokens.
-
-Longer words in which one stands may be spelled with it, too: in WordPiece, which takes the longest entry first, and in
-Unigram where that is the likelier spelling (`unigram_scores`). In BPE they stay as they were.
+Old entries keep their ids, and text in which no new word stands its tokens. Longer words in which one stands may be
+spelled with it, too: in WordPiece, which takes the longest entry first, and in Unigram where that is the likelier
+spelling (`unigram_scores`). In BPE they stay as they were.
 """
 
 from __future__ import annotations

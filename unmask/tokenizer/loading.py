@@ -1,11 +1,8 @@
 """Tokenizers in every form that users have them, BERT's `vocab.txt` among them.
 
-BERT's `vocab.txt`: a WordPiece vocabulary, an entry a line, without a word on how text is normalised.
-
-Tokenizers in every form that users have them.
-
-A folder of transformers holds its settings beside the vocabulary: the names of special tokens, and for `vocab.txt` what
-is done to letters.
+A `vocab.txt` is a WordPiece vocabulary, an entry a line, without a word on how text is normalised. A folder of
+transformers holds its settings beside the vocabulary: the names of special tokens, and for `vocab.txt` what is done to
+letters.
 """
 
 from __future__ import annotations

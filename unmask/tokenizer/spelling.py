@@ -1,15 +1,8 @@
 """How the entries of a vocabulary spell text, and what becomes of text that it cannot spell.
 
-How the entries of a vocabulary spell text: each family has its own way to say where spaces were.
-
-A spelling turns an entry into the UTF-8 of its text, with a space in front where a word begins there by the family's
-mark, and behind it where a word ends. So `Ġking` and `▁king` and WordPiece's `king` are all ` king`.
-
-What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell.
-
-BPE leaves out a letter that it has no entry for, in silence, and Unigram gives up on it; such letters are found here.
-Where each byte has an entry (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for
-whole words, and the library says where they do not know one.
+Each family has its own way to say where spaces were. A spelling turns an entry into the UTF-8 of its text, with a space
+in front where a word begins there by the family's mark, and behind it where a word ends. So `Ġking` and `▁king` and
+WordPiece's `king` are all ` king`.
 """
 
 from __future__ import annotations
@@ -134,6 +127,10 @@ def _from_letters(token: str, table: dict[str, int]) -> bytes:
     return token.encode() if None in codes else bytes(code for code in codes if code is not None)
 
 
+# What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell: BPE leaves out a letter that it has
+# no entry for, in silence, and Unigram gives up on it; such letters are found here. Where each byte has an entry
+# (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole words, and the
+# library says where they do not know one.
 class LetterCheck:
     """Finds letters of a text that have no entry. Each letter is looked up once.
 

@@ -1,31 +1,7 @@
 """Training a tokenizer: WordPiece, byte-level BPE, Unigram and characters. The same text gives the same vocabulary.
 
-What is counted before a tokenizer is trained: letters, so that trainers get them in a fixed order, and bytes.
-
-Training a WordPiece tokenizer. The same text always gives the same vocabulary.
-
-The trainer of the `tokenizers` library alone does not: it numbers the letters in the order of a hash map, and breaks
-ties between equally frequent pairs by these numbers, so two runs over the same text differ by some tens of entries.
-Here the letters are counted first and handed to the trainer in a fixed order, which makes all that follows fixed.
-
-Training a byte-level BPE tokenizer: GPT-2's and RoBERTa's kind. Every text can be spelled, there is no unknown.
-
-The library's trainer is deterministic here, unlike for WordPiece: its letters are the 256 bytes, handed over in a
-fixed order, and ties between equally frequent pairs are broken by the numbers of the pairs' parts.
-
-Training a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
-
-The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
-pieces, but their scores differ in two ways, and with them the order of the pieces. Both are taken away here:
-
-- Sums of probabilities differ by some 1e-15. Scores are rounded to 1e-6. (A score within the noise of a rounding edge
-  is the one thing that could still differ, about once in 10^5 vocabularies.)
-- Letters that the training dropped are put back with the least score, the next one with 1e-4 more, and so on. All of
-  them get the least one.
-
-A tokenizer of characters: for sequences (proteins, DNA), small texts and languages without spaces.
-
-Training a tokenizer of any kind, as the settings say.
+The trainers of the `tokenizers` library alone do not all see to that; what it takes stands with each kind. Letters are
+counted first where a trainer needs them in a fixed order.
 """
 
 from __future__ import annotations
@@ -112,6 +88,11 @@ PREFIX = "##"
 def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
+    The same text always gives the same vocabulary. The trainer of the `tokenizers` library alone does not: it numbers
+    the letters in the order of a hash map, and breaks ties between equally frequent pairs by these numbers, so two runs
+    over the same text differ by some tens of entries. Here the letters are counted first and handed to the trainer in a
+    fixed order, which makes all that follows fixed.
+
     Args:
         texts: Called twice, gives the texts; only counts of words and letters are held in memory.
         vocab_size: Entries, special tokens included; None fits them to the text (see `default_vocab_size`), with
@@ -172,7 +153,11 @@ def _finished(trained: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 def train_bpe(
     texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False, add_prefix_space: bool = False
 ) -> tokenizers.Tokenizer:
-    """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer.
+    """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer: GPT-2's and RoBERTa's kind.
+
+    Every text can be spelled, there is no unknown. The library's trainer is deterministic here, unlike for WordPiece:
+    its letters are the 256 bytes, handed over in a fixed order, and ties between equally frequent pairs are broken by
+    the numbers of the pairs' parts.
 
     Args:
         texts: Called once, or twice to size the vocabulary; gives the texts; only counts of words are held in memory.
@@ -218,7 +203,9 @@ _STEP = 1e-4
 
 
 def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
-    """Trains a Unigram tokenizer whose pieces never join words or mix letters with punctuation.
+    """Trains a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
+
+    Its pieces never join words or mix letters with punctuation.
 
     Args:
         texts: Called twice, gives the texts; only counts of words and letters are held in memory.
@@ -260,7 +247,16 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
 
 
 def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """The pieces without what chance put into their scores, in an order that depends on scores and spelling alone."""
+    """The pieces without what chance put into their scores, in an order that depends on scores and spelling alone.
+
+    The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
+    pieces, but their scores differ in two ways, and with them the order of the pieces. Both are taken away here:
+
+    - Sums of probabilities differ by some 1e-15. Scores are rounded to 1e-6. (A score within the noise of a rounding
+      edge is the one thing that could still differ, about once in 10^5 vocabularies.)
+    - Letters that the training dropped are put back with the least score, the next one with 1e-4 more, and so on. All
+      of them get the least one.
+    """
     letters = [piece for piece in scores if len(piece) == 1]
     least = min(scores[letter] for letter in letters)
     settled = dict(scores)
@@ -306,6 +302,8 @@ def train_chars(
     texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False, bare: bool = False
 ) -> tokenizers.Tokenizer:
     """Makes a token of each character of the text, white space included; decoding gives exactly the text.
+
+    For sequences (proteins, DNA), small texts and languages without spaces.
 
     Args:
         texts: Called once, gives the texts.

@@ -1,9 +1,5 @@
 """Where words begin, for each family of tokenizers, and the kinds of characters that this depends on.
 
-Kinds of characters, as far as words depend on them.
-
-Where words begin, for each family of tokenizers.
-
 Whole-word masking is wrong in most public code because it guesses words from character offsets. Here the tokenizer's
 vocabulary says it, once, when text is tokenized: a word begins at a token or not depending on what the token begins
 with and what the token before it ends with, which are two tables over the vocabulary and one over their kinds.

@@ -1,10 +1,8 @@
 """The model that is checked or exported, and the inputs on which its forms are compared.
 
-Inputs on which two forms of a model are compared: the same ones every time, of the model's own vocabulary.
+The inputs are of the model's own vocabulary, and the same ones every time.
 
-Shape suffixes: B = texts, S = positions.
-
-The model that is checked or exported.
+Shape suffixes: B = texts, S = positions, D = hidden size.
 """
 
 from __future__ import annotations

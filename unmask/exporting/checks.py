@@ -1,10 +1,9 @@
-"""Checks of a model: what they came to, and those of its network and its folder.
+"""Checks of a model, and what each came to: here those of its network by itself, and of its folder.
 
-What a check of a model came to.
+Comparisons with transformers stand in `unmask.exporting.transformers_checks`, those with ONNX graphs in
+`unmask.exporting.onnx_checks`.
 
-Checks of our own network: what stands beside a text in a batch must not change what is said of it.
-
-Checks of what stands in a model's folder: its files, special ids and the tie of decoder and embedding.
+Shape suffixes: B = texts, S = positions.
 """
 
 from __future__ import annotations
@@ -64,6 +63,7 @@ def worst(checks: list[Check]) -> Check:
     return failed[0] if failed else max(checks, key=lambda check: check.largest_difference or 0.0)
 
 
+# Of the network: what stands beside a text in a batch must not change what is said of it.
 def packed_equals_alone(subject: CheckedModel) -> Check:
     """Texts one behind another in a row, and each in a row of its own."""
     together = subject.run(**subject.probe.packed)[0].split([len(ids) for ids in subject.probe.texts])
@@ -90,6 +90,8 @@ def finite_weights(subject: CheckedModel) -> Check:
     ]
     return count(wrong, f"{len(subject.raw_weights)} tensors")
 
+
+# Of the folder: its files, its special ids, and the tie of decoder and embedding.
 
 # Keys of config.json, and the role whose id they hold.
 _ROLES = {

@@ -1,13 +1,10 @@
-"""What is exported, as modules over ids, and the ONNX files that are written of it.
+"""What is exported, as modules over plain tensors, and the ONNX files that are written of it.
 
-What is exported: the two functions that users want of a model, as modules over plain tensors.
-
-They run the encoder's tensor operations, not its compiled loops (`unmask.compiled.serves` says no while exporting), and
-attention is written out, so that every engine finds operations that it knows.
+Exported are the two functions that users want of a model: logits and vectors. They run the encoder's tensor operations,
+not its compiled loops (`unmask.compiled.serves` says no while exporting), and attention is written out, so that every
+engine finds operations that it knows. Files are in float32, or with 8-bit weights.
 
 Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary.
-
-Graphs to ONNX files, in float32 and with 8-bit weights.
 """
 
 from __future__ import annotations

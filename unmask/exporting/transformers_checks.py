@@ -1,10 +1,6 @@
-"""The folder as transformers loads it: network, tokenizer and head of a task against ours.
+"""The folder as transformers loads it: its network, tokenizer and task head, against ours.
 
-The folder as transformers loads it.
-
-Checks of the tokenizer: what it writes it reads again, and transformers reads the folder as we do.
-
-The head of a task: what unmask computes of it, and what transformers' own class does.
+The tokenizer is checked by itself, too: what it writes it reads again.
 
 Shape suffixes: B = texts, S = positions, N = places of a text, C = outputs.
 """

@@ -1,9 +1,4 @@
-"""From labelled files to a fine-tuned model, or to a forecast of it.
-
-What a fine-tuning would do, without doing it: some steps and some predictions are made, and nothing is written.
-
-From labelled files to a fine-tuned model: the assembly, in the order in which data flows.
-"""
+"""From labelled files to a fine-tuned model, or to a forecast of it, in the order in which data flows."""
 
 from __future__ import annotations
 
@@ -73,7 +68,7 @@ class FinetuneForecast(Result):
 
 
 def forecast(runs: Runs) -> FinetuneForecast:
-    """Measures a few steps on the real model.
+    """Measures a few steps and a few predictions on the real model; nothing is written.
 
     Args:
         runs: Files and model, read.
@@ -214,7 +209,7 @@ def forecast_finetune(
     settings: Sequence[str] = (),
     reporter: Reporter | None = None,
 ) -> FinetuneForecast:
-    """What `finetune` would do with the same arguments; nothing is written. See `unmask.finetuning.finetuning`.
+    """What `finetune` would do with the same arguments; nothing is written.
 
     Raises:
         UnmaskError: As `finetune`.

@@ -1,11 +1,4 @@
-"""One run of fine-tuning, from one seed: batches, rates by layer, loop, evaluations, early stopping.
-
-The share of the learning rate that each parameter takes: the less, the deeper it lies.
-
-Batches of examples for the training loop: an endless stream whose place is a small cursor.
-
-One run of fine-tuning, from one seed: the training loop, evaluations, early stopping, the best weights.
-"""
+"""One run of fine-tuning, from one seed: rates by layer, batches, loop, evaluations, early stopping, best weights."""
 
 from __future__ import annotations
 
@@ -36,7 +29,7 @@ _POOLER, _EMBEDDING = "pooler", "embed"
 
 
 def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
-    """The factor of each parameter by its name.
+    """The share of the learning rate that each parameter takes, by its name: the less, the deeper it lies.
 
     Args:
         model: That is trained.
@@ -110,6 +103,8 @@ _ORDER = 11  # sets this order apart from those of pretraining
 
 class ExampleStream:
     """Examples in an order of their own each epoch, so many a batch, packed into rows.
+
+    The stream is endless; its place is a small cursor.
 
     Args:
         examples: All of them.

@@ -1,8 +1,6 @@
-"""All runs of a fine-tuning: what they begin with, a seed after another, the best model, and who is told.
+"""All runs of a fine-tuning, a seed after another: how they begin, the best model, and what is written of it.
 
-What runs of fine-tuning begin with: an encoder of ours or of transformers, and a new head from each seed.
-
-All runs of a fine-tuning: a seed after another, the best model, and what is written of it.
+A run begins with an encoder, of ours or of transformers, and a new head that is drawn from its seed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The layouts of BERT's family: BERT, RoBERTa, and RoBERTa with norms before attention and MLP.
 
-The BERT layout, and what its children share with it.
-
-The RoBERTa layout: BERT's parts with other names, and positions that begin behind the padding's id.
-
-RoBERTa with norms before attention and MLP, and one behind the last block.
+What the family shares comes first, then each layout with its names and its config.json.
 """
 
 from __future__ import annotations
@@ -167,6 +163,7 @@ BERT = FolderLayout(
 )
 
 
+# RoBERTa: BERT's parts with other names, and positions that begin behind the padding's id.
 def roberta_names(root: str, rows: dict[str, tuple[str, ...]]) -> Names:
     """The names of a RoBERTa, of the encoder's rows and the head's."""
     return Names(
@@ -224,6 +221,7 @@ ROBERTA = FolderLayout(
 )
 
 
+# RoBERTa with norms before attention and MLP, and one behind the last block.
 _ROOT = "roberta_prelayernorm"
 
 

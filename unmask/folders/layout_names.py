@@ -1,14 +1,10 @@
-"""How a layout is stored: names of weights in both directions, and its config.json.
+"""How a layout is stored: the names of its weights, and its config.json, both in both directions.
 
-Weights under transformers' names and under ours, in both directions.
-
-A layout is a table. A row says under which names a parameter of ours is stored; where it is stored in several parts
+The names are a table. A row says under which names a parameter of ours is stored; where it is stored in several parts
 (queries, keys and values), they are stacked in our rows:
 
     encoder.blocks.3.attention.qkv.weight [3D, D]  <->  bert.encoder.layer.3.attention.self.query.weight [D, D]
                                                         ...key.weight, ...value.weight
-
-How a layout is stored: the names of its weights, and its config.json in both directions.
 """
 
 from __future__ import annotations

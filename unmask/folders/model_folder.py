@@ -1,9 +1,4 @@
-"""Model folders: found, read, written.
-
-Model folders: config.json and model.safetensors, as transformers reads and writes them.
-
-Where a model lies: what users call a model, to a folder.
-"""
+"""Model folders: config.json and model.safetensors, as transformers reads and writes them, and where they lie."""
 
 from __future__ import annotations
 
@@ -217,6 +212,7 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     return dict(content), LAYOUTS[kind]
 
 
+# Where a model lies: from what users call a model to its folder.
 _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 

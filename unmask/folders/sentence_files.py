@@ -1,11 +1,10 @@
-"""Small files beside the weights: those of sentence-transformers, and checksums.
+"""Small files beside a model's weights: what makes its folder one of sentence-transformers too, and checksums.
 
-What makes a model folder one of sentence-transformers too: small files that say how tokens become a vector.
+    modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
+    1_Pooling/config.json    which pooling
+    checksums.json           of the files that decide what the model says
 
-modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
-1_Pooling/config.json    which pooling
-
-Checksums of a model folder's files, by which `unmask verify` knows whether they are what training wrote.
+The first say how tokens become a vector. By the last `unmask verify` knows whether files are what training wrote.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Keys of held-out segments by their text, so that masks do not depend on the corpus around it.
+"""Held-out figures on fixed masks: the loss of masked tokens, and figures of the objectives beside them.
 
-Training rows are keyed by document and place (`unmask.rows.stream`), which one more document in front moves.
-Held-out figures of two runs compare only where equal text is masked alike.
+Masks are the same for every model with the same tokenizer and length of rows, whatever it was trained on: 15 % of the
+tokens, drawn one by one, are all shown as `[MASK]`.
 
-Held-out loss on fixed masks: the same for every model with the same tokenizer and length of rows, whatever it was
-trained on.
-
-15 % of the tokens, drawn one by one, are all shown as `[MASK]`.
-
-Held-out figures of the objectives beside masked tokens, on pairs and masks that stay the same.
+Shape suffixes: N = predicted positions, G = documents or groups of them, T = all positions of a batch in a line,
+D = hidden size.
 """
 
 from __future__ import annotations
@@ -44,7 +40,10 @@ from unmask.training.objectives import Objective
 
 
 def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
-    """The rows with keys that are hashes of what their segments hold.
+    """The rows with keys that are hashes of what their segments hold, so that masks do not depend on the corpus around.
+
+    Training rows are keyed by document and place (`unmask.rows.stream`), which one more document in front moves.
+    Held-out figures of two runs compare only where equal text is masked alike.
 
     Args:
         rows: On the CPU; halves of a pair share a key.

@@ -1,19 +1,10 @@
 """What the audit counts: rates, whether every unit is masked as often as its weight says, and sentence pairs.
 
-Counting for the audit: stretches of a batch, and rates with their errors.
-
-Shape suffixes: T = all positions of a batch in a line; P = document pieces.
-
-Whether every unit is masked as often as its weight says: by size, place, length of the document, and weight.
-
 What is asked for is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
 solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
 
-Shape suffixes: T = all positions of a batch in a line; U = units.
-
-How the two halves of sentence pairs are masked: each at the rate, and both at once.
-
-Shape suffixes: T = all positions of a batch in a line; P = pairs.
+Shape suffixes: B = rows, S = positions, T = all positions of a batch in a line, U = units,
+P = document pieces, or pairs.
 """
 
 from __future__ import annotations
@@ -283,7 +274,7 @@ def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
 
 @dataclass(frozen=True)
 class PairAudit:
-    """What a masker did to sentence pairs.
+    """How the two halves of sentence pairs were masked: each by itself, and both at once.
 
     Attributes:
         first: Share of the tokens in first halves that is predicted, with its standard error; a text that is too

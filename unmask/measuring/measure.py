@@ -1,13 +1,13 @@
-"""The kinds of tokens by which figures are broken down.
+"""Measuring a model on passages: hidden tokens, hidden words of the raw text, and tokens hidden one at a time.
+
+Figures of hidden tokens are broken down by their kinds:
 
     word_frequency   how often the token's word stands in the passages that are measured
     word_pieces      of how many tokens its word consists
     piece            whether it begins its word
     part_of_speech   where the text is annotated
 
-Words are the tokenizer's (`unmask.tokenizer.word_starts`).
-
-Measuring a model on passages: hidden tokens, hidden words of the raw text, and tokens hidden one at a time.
+The words of these are the tokenizer's (`unmask.tokenizer.word_starts`).
 """
 
 from __future__ import annotations

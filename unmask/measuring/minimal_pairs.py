@@ -1,6 +1,6 @@
-"""Minimal pairs, and in how many of them a model prefers the sentence that is right.
+"""Minimal pairs in BLiMP's format, and in how many of them a model prefers the sentence that is right.
 
-Minimal pairs in BLiMP's format: files of JSON lines, each with a sentence that is right and one that is wrong.
+Files are of JSON lines, each with a sentence that is right and one that is wrong:
 
     {"sentence_good": "Katherine can't help herself.", "sentence_bad": "Katherine can't help himself.",
      "linguistics_term": "anaphor_agreement", "UID": "anaphor_gender_agreement", ...}
@@ -9,8 +9,6 @@ Minimal pairs in BLiMP's format: files of JSON lines, each with a sentence that 
 is the paradigm, and the paradigm is the phenomenon.
 
 Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English).
-
-In how many minimal pairs a model prefers the sentence that is right.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Text to the passages on which models are measured, and the words of raw text by which they compare.
-
-The words of raw text by which models with different tokenizers compare, and which of them are hidden.
+"""Passages on which models are measured, and words of raw text by which those with different tokenizers compare.
 
 A word is a run of characters that are no white space, of at most 32. Ideographs and kana, which are written without
 spaces, are words of their own, up to a sign, a letter or 16 characters. The usual tokenizers never cross white space
@@ -14,12 +12,12 @@ a vocabulary would see less than one that spells each.
 
 Which words are hidden depends on a hash of the text and on the word's number in it: not on the tokenizer.
 
-Text to the passages on which models are measured: bounded stretches of documents, with their words.
-
 A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
 prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
 its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
 Memory holds what is taken.
+
+Shapes: S = tokens of a text, N = pairs of a token and a word that it stands on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How sure a measured figure is: intervals, standard errors over documents, ratios and breakdowns.
 
-Intervals that hold the true value in 95 of 100 cases.
-
-How sure a measured figure is: the one place where standard errors over documents are computed.
+Intervals hold the true value in 95 of 100 cases. This is the one place where standard errors over documents are
+computed.
 
 What is measured, such as a loss per token, is a ratio of two sums. Tokens of a document, and all that it is cut into
 (pieces, passages, held-out parts), are alike: a writer's words and turns run through all of it. So what is drawn
@@ -28,7 +27,7 @@ Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear re
 both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Its
 factor (G - 1) / G is left out, as they do: skewed effects need the room.
 
-Adding up what was measured: ratios by document, and breakdowns.
+Shape suffix: G = documents, or other independent draws.
 """
 
 from __future__ import annotations

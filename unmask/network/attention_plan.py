@@ -1,35 +1,13 @@
 """What a layer of attention needs to know of a batch, and which way it is computed.
 
-A batch's attention in parts, so that no matrix of probabilities is larger than it has to be.
+There is one choice of the way, by what the device and this version of torch offer:
 
-    global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
-    global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
-    local layer, long rows        [all rows: queries 0-127 x keys 0-191], [queries 128-255 x keys 64-319], ...
+    loops    CPUs: compiled loops, tile by tile (`unmask.network.fused`)
+    varlen   GPUs: one kernel over all segments of the batch in a line, without padding and without a bias
+             (`torch.nn.attention.varlen`): what is between segments, or outside of the window, is never computed
+    bias     elsewhere: PyTorch's fused attention with a bias [B, 1, S, S], which computes everything and then hides it
 
-Shape suffixes: B = rows, S = positions, H = heads, K = size of a head.
-
-Packed rows as one line of sequences, as kernels of attention over sequences of unequal length take them.
-
-    rows          [CLS] a b [SEP] [CLS] c [SEP] [PAD]    [CLS] d e f g h i [SEP]      two rows of eight positions
-    segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
-    cu_seqlens      0               4             7        8                     16   16  16 ...
-
-The numbers behind the last sequence are all the same: sequences of length 0. So the tensor has one of few lengths, and
-nothing that was compiled for it must be compiled anew for each batch. They are few: each takes memory in the backward
-pass of attention.
-
-Shape suffixes: B = rows, S = positions, C = capacity for sequences.
-
-What attention needs to know of a batch.
-
-Shape suffixes: B = rows, S = positions, K = size of a head.
-
-Which way attention is computed: one choice, by what the device and this version of torch offer.
-
-loops    CPUs: compiled loops, tile by tile (`unmask.network.fused`)
-varlen   GPUs: one kernel over all segments of the batch in a line, without padding and without a bias
-         (`torch.nn.attention.varlen`): what is between segments, or outside of the window, is never computed
-bias     elsewhere: PyTorch's fused attention with a bias [B, 1, S, S], which computes everything and then hides it
+Shape suffixes: B = rows, S = positions, H = heads, K = size of a head, C = capacity for sequences.
 """
 
 from __future__ import annotations
@@ -51,7 +29,11 @@ LARGEST = 4 * SCORES  # of a tile of a global layer; cut queries cost sums of th
 
 @dataclass(frozen=True)
 class Tile:
-    """A part of the attention of a batch.
+    """A part of the attention of a batch, so that no matrix of probabilities is larger than it has to be.
+
+        global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
+        global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
+        local layer, long rows        [all rows: queries 0-127 x keys 0-191], [queries 128-255 x keys 64-319], ...
 
     Attributes:
         rows, queries, keys: Which.
@@ -114,7 +96,15 @@ MOST = 65_535  # that one call takes: they are a dimension of the grid that a GP
 
 @dataclass(frozen=True)
 class Sequences:
-    """Where the sequences of a batch in a line begin.
+    """Packed rows as one line of sequences, as a GPU's kernels over sequences of unequal length take them.
+
+        rows          [CLS] a b [SEP] [CLS] c [SEP] [PAD]    [CLS] d e f g h i [SEP]    two rows of eight positions
+        segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
+        cu_seqlens      0               4             7        8                     16   16  16 ...
+
+    The numbers behind the last sequence are all the same: sequences of length 0. So the tensor has one of few lengths,
+    and nothing that was compiled for it must be compiled anew for each batch. They are few: each takes memory in the
+    backward pass of attention.
 
     Attributes:
         cu_seqlens: int32 [C + 1]: places at which sequences begin, then the number of positions, repeated.

@@ -1,12 +1,6 @@
-"""One transformer block: self-attention, MLP and norms.
+"""One transformer block: self-attention and MLP, with norms before or behind what they add.
 
-Self-attention.
-
-Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, H = heads, K = size of a head.
-
-One transformer block, with its norms before or behind what it adds.
-
-Shape suffixes: B = rows, S = positions, D = hidden size.
+Shape suffixes: B = rows, S = positions, D = hidden size, H = heads, K = size of a head.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Heads: for masked tokens, and for what is learned beside them or instead of them.
 
-The masked-language-model head.
-
-Shape suffixes: D = hidden size, N = predicted positions, V = vocabulary.
-
-Heads beside that for masked tokens. Each is a module that brings its names for the folder; none is known to others.
+Each head beside that for masked tokens is a module that brings its names for the folder; none is known to others.
 
     name            what it tells                          as transformers has it
     pair_head       right pairs from wrong ones            BertForPreTraining
@@ -21,7 +17,7 @@ Heads of tasks share what stands before the classifier with other heads, where t
 
 A head for single tokens has no layer of its own before the classifier but ModernBERT's, which is shared, too.
 
-Shape suffixes: D = hidden size, N = places, C = outputs.
+Shape suffixes: D = hidden size, N = places (predicted positions, for masked tokens), V = vocabulary, C = outputs.
 """
 
 from __future__ import annotations

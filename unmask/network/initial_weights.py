@@ -1,10 +1,7 @@
-"""Initial weights, and more rows for a model that is there.
+"""Initial weights, and more rows for a model that is there: of new words, and of positions.
 
-Initial weights of matrices and embeddings. Norms and biases stay as they are made: 1 and 0.
-
-More rows for a model that is there: of new words, and of positions. Nothing that it knew is changed.
-
-Shape suffixes: V = vocabulary, D = hidden size.
+Only matrices and embeddings are drawn; norms and biases stay as they are made: 1 and 0. Where a model gets more rows,
+nothing that it knew is changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A network that transformers runs, in the place of ours, and what inputs it takes.
-
-A network of transformers with the head of a task, or one that predicts tokens, in the place of ours.
+"""A network that transformers runs, in the place of ours: with the head of a task, or one that predicts tokens.
 
 Such a network makes logits, and does so in its own way (some heads see the first token, some the last, some a mean). So
 what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder change
@@ -11,11 +9,10 @@ nothing:
     of answers        [B, S, 2]: that an answer begins there, and that it ends there
     of hidden tokens  [B, S, V]
 
-A row holds one text, since these networks do not keep texts of a row apart.
+A row holds one text, since these networks do not keep texts of a row apart. What inputs a network takes is read off it:
+each kind says it in its own way.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places.
-
-What inputs a network of transformers takes, read off the network: each kind says it in its own way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The data of a training that goes on from a checkpoint: its own, and old text for comparison.
 
-Held-out text of the domain that a checkpoint comes from, so that it shows what a further training forgets.
-
-The first part of a training that begins with a checkpoint: its start, its data, and text of its old domain.
+Old text is held-out text of the domain that the checkpoint comes from: it shows what the further training forgets.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def check_old_data(paths: Sequence[str]) -> None:
 
 
 def obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer) -> str:
-    """Tokenizes the old text into a folder, unless an earlier sitting did.
+    """Tokenizes the old text into a folder, unless that was done before.
 
     Args:
         folder: Where it goes.

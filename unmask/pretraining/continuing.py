@@ -1,11 +1,7 @@
-"""A training that goes on from a checkpoint: tokenizer, words and model that it begins with.
+"""What a training from a checkpoint begins with: tokenizer and model, extended where that is asked for.
 
-What a training from a checkpoint begins with: model and tokenizer, extended where that is asked for.
-
-It is put into the run's folder (`start/`, a transformers folder), so that the run goes on without the checkpoint, and
-so that other tools can compare what was there before with what came of it.
-
-The model of a training that begins with a checkpoint: its weights, and new heads where objectives need them.
+They are put into the run's folder (`start/`, a transformers folder), so that the run goes on without the checkpoint,
+and so that other tools can compare what was there before with what came of it.
 """
 
 from __future__ import annotations
@@ -98,7 +94,7 @@ def training_texts(sources: Sequence[str], settings: CorpusSettings) -> Callable
 
 
 def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]]) -> StartFacts:
-    """Makes the folder of the start, unless an earlier sitting did.
+    """Makes the folder of the start, unless that was done before.
 
     Args:
         folder: Where it goes.
@@ -216,7 +212,7 @@ def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoin
 def start_model(
     recipe: Recipe, folder: Path, tokenizer: Tokenizer, label_names: Sequence[str] = ()
 ) -> tuple[MaskedLM, list[str]]:
-    """The model as the training begins.
+    """The model as the training begins: the checkpoint's weights, and new heads where objectives need them.
 
     Args:
         recipe: Its objectives say which heads there are beside that for masked tokens.

@@ -1,8 +1,6 @@
-"""What masking needs beside the rows of a run.
+"""What masking needs beside a run's rows: tables from the data, and scores where it follows a model.
 
-What an encoder on the disk makes of the words of another vocabulary: its input embeddings of their pieces.
-
-What masking needs beside the rows of a run: tables from the data, and a board of scores where it follows a model.
+Shape suffixes: V = vocabulary, D = dimensions, A = anchors.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _NAMES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weigh
 
 
 def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
-    """The mean of the encoder's input embeddings over the pieces of each ordinary token's text.
+    """The mean of an encoder's input embeddings over the pieces of each ordinary token's text.
 
     Nothing is encoded: a token's context is not known here, and a table of the vocabulary is what masking takes.
 

@@ -1,9 +1,4 @@
-"""The data of a run, and the classes of its documents.
-
-Classes of documents: whether a run has those that it learns, and what a reader of the log should know of them.
-
-The data of a run: prepared in its folder, or a prepared folder that was given.
-"""
+"""The data of a run, prepared in its folder or given as a prepared folder, and the classes of its documents."""
 
 from __future__ import annotations
 
@@ -235,7 +230,7 @@ def chosen_by_hash(manifest: Manifest) -> bool:
 
 
 def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
-    """Whether the folder holds these sources, prepared with these settings: an earlier sitting made it."""
+    """Whether the folder holds these sources already, prepared with these settings."""
     if not (folder / MANIFEST).is_file():
         return False
     settings = load_manifest(folder).settings

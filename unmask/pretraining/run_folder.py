@@ -1,25 +1,21 @@
-"""The folder of a run: what was asked for, what the run is about, and what may be done to one that is there.
+"""The folder of a run: what stands in it, what may be done to one that is there, and what the run is about.
 
-The folder of a run, and what may be done to one that is already there.
+    recipe.toml          every setting; a folder with it holds a run
+    sources.json         the files that the text comes from
+    lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
+    start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
+    old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
+    before.json          what that model came to before the training, on the new and on the old text
+    data/                prepared shards, unless the run was given a prepared folder
+    checkpoints/         the latest states
+    metrics.jsonl        a line every few steps and at every evaluation
+    tensorboard/         the same for TensorBoard, where it is installed
+    predictions.json     what the model made of some held-out lines before training, and after it
+    model/               the result: a transformers folder
+    summary.json         figures of the result, written last
+    report.html          all of it for the eye
 
-recipe.toml      every setting; a folder with it holds a run
-sources.json     the files that the text comes from
-lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
-start/           where the training begins from a checkpoint: the model and tokenizer that it begins with
-old/             held-out text of the checkpoint's own domain, as tokens, where there is any
-before.json      what that model came to before the training, on the new and on the old text
-data/            prepared shards, unless the run was given a prepared folder
-checkpoints/     the latest states
-metrics.jsonl    a line every few steps and at every evaluation
-tensorboard/     the same for TensorBoard, where it is installed
-predictions.json what the model made of some held-out lines before training, and after it
-model/           the result: a transformers folder
-summary.json     figures of the result, written last
-report.html      all of it for the eye
-
-What a run is about: its recipe and its sources, written into the folder when it begins and kept when it goes on.
-
-What a user asks for when a run begins: a recipe and the options on top of it.
+A run is about its recipe and its sources, written into the folder when it begins and kept when it goes on.
 """
 
 from __future__ import annotations
@@ -159,7 +155,10 @@ def _absolute(path: str | Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """Options as `unmask.pretrain` documents them; None is not asked for."""
+    """What a user asks for when a run begins: a recipe and the options on top of it.
+
+    They are those that `unmask.pretrain` documents; None is not asked for.
+    """
 
     recipe: str | None = None
     minutes: float | None = None

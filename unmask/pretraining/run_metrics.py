@@ -1,13 +1,6 @@
 """Curves of a run: metrics.jsonl, and TensorBoard's where it is installed.
 
-Reports of a training in their order, each handed on when its figures are there.
-
-A GPU may still be computing a step when it is reported. Who reads each report at once would let the GPU wait for the
-host; who takes them from here sees them a step or two later, and on a CPU at once.
-
-metrics.jsonl: a line every few steps, and one for each evaluation.
-
-Curves for TensorBoard, in the run's folder, where the package is installed.
+metrics.jsonl has a line every few steps, and one for each evaluation.
 """
 
 from __future__ import annotations
@@ -26,7 +19,11 @@ from unmask.training.loop import StepReport
 
 
 class Arrivals:
-    """Reports whose figures are still to come."""
+    """Reports of a training in their order, each handed on when its figures are there.
+
+    A GPU may still be computing a step when it is reported. Who reads each report at once would let the GPU wait for
+    the host; who takes them from here sees them a step or two later, and on a CPU at once.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[StepReport] = deque()
@@ -54,7 +51,7 @@ class MetricsFile:
 
     Args:
         path: The file.
-        step: The step from which the run goes on; lines of later steps, from a sitting that was killed, are removed.
+        step: The step from which the run goes on; lines of later steps, written before a kill, are removed.
 
     Raises:
         WriteError: When it is made, and when lines are written: the file cannot be written.

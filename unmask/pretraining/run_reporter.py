@@ -1,8 +1,8 @@
-"""What is told about a run while it goes on, and what the model makes of some lines before and after it.
+"""What is told of a run while it goes on: what the model makes of some lines, notes, progress, evaluations.
 
-What the model makes of some held-out lines, before training and after it.
+The command line draws bars; a library user gets log lines.
 
-Who is told of a training and of what is around it. The command line draws bars; a library user gets log lines.
+Shape suffixes: T = all positions of a batch in a line, D = hidden size.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ log = logging.getLogger("unmask")
 
 
 class Reporter(Protocol):
-    """Receives what happens."""
+    """Is told of a training and of what is around it."""
 
     def note(self, text: str) -> None:
         """A decision or a fact, in one line."""

@@ -1,9 +1,4 @@
-"""What each strategy would mask in a text, annotated where the strategy needs it.
-
-A single text with the annotations of a pipeline, for showing masks.
-
-What each strategy would mask in a text.
-"""
+"""What each strategy would mask in a single text, annotated by a pipeline where the strategy needs it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""One sitting of a run, from its parts to its end or to an interruption.
+"""One training run: its parts, put together, and what is done with the reports of the training loop.
 
-SIGINT and SIGTERM: save and leave.
-
-One sitting of a run: its parts, put together, and what is done with the reports of the training loop.
+At SIGINT and SIGTERM it saves and leaves.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ CHECKPOINT_SECONDS = 120.0
 
 
 class TrainingRun:
-    """From opened data to a finished folder.
+    """From opened data to a finished folder, or to an interruption.
 
     Args:
         folder: Of the run.

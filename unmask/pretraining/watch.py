@@ -1,7 +1,4 @@
-"""Lines that the recipe gives, with what the model makes of them as it trains.
-
-What is looked at while a model trains: held-out loss, the best so far, the plateau, the recipe's lines.
-"""
+"""What is looked at while a model trains: held-out loss, the best so far, the plateau, the recipe's lines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""All of a training run's state, and its checkpoints.
+"""Everything that a training is, apart from its settings and its data, and its checkpoints.
 
-Everything that a training run is, apart from its settings and its data.
-
-Checkpoints: all of a training run's state, written so that a kill at any moment loses nothing older.
+Checkpoints hold all of this state, and are written so that a kill at any moment loses nothing older:
 
     checkpoints/step-00000200/model.safetensors      weights, named as in the encoder
                               optimizer.safetensors  momentum and running means
@@ -55,7 +53,7 @@ class LearnerState(Generic[Model]):
         cursor: Where the next batch begins.
         step: Optimizer steps made.
         tokens_seen: Tokens of text trained on, repetitions included.
-        seconds: Trained so far, over all sittings.
+        seconds: Trained so far, also before interruptions.
         micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
         best: The lowest held-out loss so far.
         board: Scores that masking follows, where it follows any.

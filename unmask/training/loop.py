@@ -1,6 +1,6 @@
 """The training loop: a generator of reports. Saving, printing and evaluating are done by whoever consumes it.
 
-What a training step costs: some are made and timed.
+What a step costs is found by making some and timing them.
 """
 
 from __future__ import annotations
@@ -199,14 +199,14 @@ def _step(
 
 
 class StepCost(NamedTuple):
-    """Of a step: the median of its seconds without the first one's, and its tokens on average."""
+    """What a step costs: the median of its seconds without the first one's, and its tokens on average."""
 
     seconds: float
     tokens: float
 
 
 def step_cost(reports: Iterable[StepReport], num_steps: int, *, within: float = math.inf) -> StepCost:
-    """Makes so many steps of a training, or those that begin within so many seconds; one at least."""
+    """Makes and times so many steps of a training, or those that begin within so many seconds; one at least."""
     begin = last = time.monotonic()
     seconds, tokens = [], 0
     for report in islice(reports, num_steps):

@@ -1,14 +1,10 @@
-"""Scores that the model makes as it trains, as moving averages.
+"""Scores of the vocabulary, and of parts of speech, that a model makes as it trains, for masking that follows them.
 
-Moving averages of what is observed of tokens, by class: by vocabulary entry, or by part of speech.
+What is observed of tokens goes into moving averages by class: by vocabulary entry, or by part of speech. Scores are
+made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
 
-Shape suffixes: C = classes, N = predicted positions.
-
-Scores of the vocabulary, and of parts of speech, that the model makes as it trains, for masking that follows them.
-
-They are made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
-
-Shape suffixes: V = vocabulary, N = predicted positions, B = rows, S = positions, D = dimensions.
+Shape suffixes: C = classes, N = predicted positions, V = vocabulary, D = dimensions, A = anchors, B = rows,
+S = positions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Settings of training, of its objectives and of its checkpoints.
-
-Settings of training and of its checkpoints.
-
-Settings of the objectives that are trained beside masked-language modelling.
-"""
+"""Settings of training, of its checkpoints, and of the objectives beside masked-language modelling."""
 
 from __future__ import annotations
 

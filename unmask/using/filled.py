@@ -1,14 +1,12 @@
 """What filling gives, and the two spellings of a word where a vocabulary marks the space before it.
 
-The two spellings of a word in vocabularies that mark the space before it: with this space, and without.
+In such vocabularies a word is spelled with this space, or without:
 
                       The king of [MASK] sees     [MASK] sees, ([MASK] sees
     byte-level BPE    ĠParis                      Paris
     Unigram           ▁Paris                      Paris, but ▁Paris where a text begins
 
 Elsewhere (WordPiece, characters) there is one, which stands for both.
-
-What filling gives.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The likeliest tokens at places of texts of any length.
+"""The likeliest tokens at places of texts of any length, for any number of texts at once.
 
-Texts longer than the model, seen through windows, each with the special tokens around it.
+Texts longer than the model are seen through windows, each with the special tokens around it:
 
-text, model of 7 positions        [CLS] a b c d e f g h [SEP]
-cut                               [CLS] a b c d e [SEP] [CLS] f g h [SEP]
-the window around d               [CLS] b c d e f [SEP]
+    text, model of 7 positions        [CLS] a b c d e f g h [SEP]
+    cut                               [CLS] a b c d e [SEP] [CLS] f g h [SEP]
+    the window around d               [CLS] b c d e f [SEP]
 
-The likeliest tokens at places of texts, for any number of texts at once.
-
-Shape suffixes: N = places of all texts, V = vocabulary, A = ids that are allowed, K = how many are asked for.
+Shape suffixes: N = places of all texts, V = vocabulary, A = ids that are allowed, K = how many are asked for,
+T = all positions of a batch in a line, D = hidden size.
 """
 
 from __future__ import annotations

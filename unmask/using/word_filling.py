@@ -1,15 +1,6 @@
-"""Words of several tokens at masks: one, or all of a text together.
+"""Words of several tokens at masks: at one, or at all of a text together.
 
-Which tokens a word of several begins with, and which go on with it, for any family of tokenizers.
-
-    WordPiece                        king, mount      ##ain
-    byte-level BPE                   Ġking, Ġmount    ain
-        without a space before it    king, mount      ain
-    characters                       any letter       any letter
-
-Shape suffixes: A = ids.
-
-Words of several tokens at a mask: as many masks as a word has pieces are put in its place.
+As many masks as a word has pieces are put in its place:
 
     The [MASK] sleeps.    ->    The [MASK] [MASK] sleeps.    ->    mount ##ain       for words of two pieces
 
@@ -17,7 +8,7 @@ Pieces are found from left to right. A word's probability shrinks with each piec
 of how many there are; so words of unequal numbers of pieces are compared by the mean of the pieces' log-probabilities.
 That is a convention of ours, not a probability.
 
-Filling all masks of a text with words, each given those that were filled before it.
+Shape suffixes: A = ids, N = places, K = how many are asked for.
 """
 
 from __future__ import annotations
@@ -44,6 +35,13 @@ from unmask.using.masked_text import MaskedText, put_word
 @dataclass(frozen=True)
 class WordPieces:
     """Ids by the place that they may have in a word; all int64.
+
+    Which tokens a word of several begins with, and which go on with it, for any family of tokenizers:
+
+        WordPiece                        king, mount      ##ain
+        byte-level BPE                   Ġking, Ġmount    ain
+            without a space before it    king, mount      ain
+        characters                       any letter       any letter
 
     Attributes:
         whole_A: A word may begin with them.
@@ -303,7 +301,7 @@ class _Partly:
 
 
 def fill_with_words(search: WordSearch, masked: MaskedText, *, by_confidence: bool) -> tuple[Filling, ...]:
-    """Fills all masks of a text with words.
+    """Fills all masks of a text with words, each given those that were filled before it.
 
     Args:
         search: What words there are, and how many fillings are kept.

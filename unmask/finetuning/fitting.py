@@ -17,7 +17,7 @@ from unmask.tasks.examples import ROW, Example, pack_examples
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tasks.task_model import outputs_of
-from unmask.training.checkpoints import LearnerState
+from unmask.training.checkpoints import TrainableState
 from unmask.training.hardware import choose_dtype
 from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, train
@@ -206,7 +206,7 @@ class Learning:
         batches: Steps of an epoch.
     """
 
-    state: LearnerState[TaskNetwork]
+    state: TrainableState[TaskNetwork]
     steps: Iterator[StepReport]
     batches: int
 
@@ -306,7 +306,7 @@ def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Learning:
     dtype = choose_dtype(plan.settings.precision, model.encoder.device)
     model.encoder.compute_dtype = dtype
     optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, plan.settings.layer_decay))
-    state = LearnerState(model, optimizer)
+    state = TrainableState(model, optimizer)
     leading = plan.task.objective(plan.weights)
     return Learning(state, train(state, stream, None, training, leading=leading), stream.batches)
 

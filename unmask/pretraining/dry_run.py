@@ -283,12 +283,12 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> RunForec
 
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:
     training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
-    sitting = TrainingRun(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
-    steps_made = train(sitting.state, sitting.stream, sitting.masker, training, objectives=sitting.objectives)
+    made = TrainingRun(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
+    steps_made = train(made.state, made.stream, made.masker, training, objectives=made.objectives)
     step_seconds, step_tokens = step_cost(steps_made, NUM_STEPS, within=STEPS_SECONDS)
     steps = _steps(recipe, step_seconds, step_tokens)
-    model = sitting.state.model
-    states = sum(tensor.nbytes for tensor in sitting.state.optimizer.state().values())
+    model = made.state.model
+    states = sum(tensor.nbytes for tensor in made.state.optimizer.state().values())
     weights = sum(parameter.nbytes for parameter in model.parameters())
     result = {
         "documents": text.documents,
@@ -305,11 +305,11 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
         "tokens_per_second": step_tokens / step_seconds,
         "prepare_seconds": text.seconds,
-        "memory_bytes": peak_memory(sitting.device),
+        "memory_bytes": peak_memory(made.device),
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
-        "device": sitting.device.type,
+        "device": made.device.type,
     }
-    del data, sitting  # unmaps the shards before their folder goes
+    del data, made  # unmaps the shards before their folder goes
     return result
 
 

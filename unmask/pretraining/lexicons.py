@@ -243,7 +243,7 @@ def obtain_lexicon(masking: MaskingSettings, own: Path, data: PreparedData, repo
         lexicon.check_tokenizer(data.tokenizer, name=str(path))
         return lexicon
     settings = LexiconSettings()
-    if own.is_file():  # an earlier sitting made it
+    if own.is_file():  # made before the run was interrupted
         lexicon = load_lexicon(own)
         facts = lexicon.facts
         if facts["data_sha256"] == data.manifest.fingerprint and facts["settings"] == settings.model_dump():

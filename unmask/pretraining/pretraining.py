@@ -190,14 +190,14 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 data = obtain_data(sources, folder.data, resolved, reporter)
             else:
                 data = data_from_checkpoint(sources, folder, resolved, reporter)
-            sitting = TrainingRun(folder, resolved, data, reporter, interruption)
+            training = TrainingRun(folder, resolved, data, reporter, interruption)
         except UnmaskError:
             if begins:  # no run was made, and the next try shall not be told that one is there
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
                 folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
         reporter.begin()
-        summary = sitting.run()
+        summary = training.run()
     return Run(folder.root, summary)
 
 

@@ -44,7 +44,7 @@ class Best:
 
 
 @dataclass
-class LearnerState(Generic[Model]):
+class TrainableState(Generic[Model]):
     """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
 
     Attributes:
@@ -81,7 +81,7 @@ class LearnerState(Generic[Model]):
             self.optimizer.muon.dtype = dtype
 
 
-TrainState = LearnerState[MaskedLM]
+TrainState = TrainableState[MaskedLM]
 
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"

@@ -21,7 +21,7 @@ from unmask.network.encoder import MaskedLM
 from unmask.rows.stream import Cursor
 from unmask.training.batches_ahead import Batches, BatchRequest, BatchSource, MaskedBatch
 from unmask.training.budget import Budget, Spent
-from unmask.training.checkpoints import LearnerState, Model
+from unmask.training.checkpoints import Model, TrainableState
 from unmask.training.figures import Figures, HasFigures
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
@@ -65,7 +65,7 @@ class StepReport(HasFigures):
 
 
 def train(
-    state: LearnerState[Model],
+    state: TrainableState[Model],
     stream: BatchSource,
     masker: Masker | None,
     settings: TrainingSettings,
@@ -153,7 +153,7 @@ def train(
         figures.read()
 
 
-def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> BatchRequest:
+def _request(state: TrainableState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> BatchRequest:
     """The batch at a place of the stream and of the training."""
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores
@@ -161,7 +161,7 @@ def _request(state: LearnerState[Any], cursor: Cursor, settings: TrainingSetting
 
 
 def _step(
-    state: LearnerState[Any],
+    state: TrainableState[Any],
     batch: MaskedBatch,
     settings: TrainingSettings,
     *,

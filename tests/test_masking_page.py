@@ -26,7 +26,12 @@ from unmask.settings import validated
 from unmask.tokenizer.tokenizer import Tokenizer
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "masking.md").read_text(encoding="utf-8")
+PAGE = re.sub(  # without the table of strategies, whose script writes it
+    r"<!-- strategies -->.*<!-- end strategies -->",
+    "",
+    (DOCS / "masking.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 SNIPPETS = [text for language, text in FENCES if language == "toml"]
 PICTURES = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", PAGE)

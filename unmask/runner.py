@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.network.trainable import RowEncoder
+from unmask.network.trainable import Trainable
 from unmask.rows.packing import pack_pieces
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -48,7 +48,7 @@ class NetworkConfig(Protocol):
         """Tokens that it tells apart."""
 
 
-class Network(Protocol):
+class Network(Trainable, Protocol):
     """What texts run through: `MaskedLM`, or a network of transformers."""
 
     training: bool
@@ -56,17 +56,6 @@ class Network(Protocol):
     @property
     def config(self) -> NetworkConfig:
         """What it takes."""
-
-    @property
-    def encoder(self) -> RowEncoder:
-        """What makes something of each position."""
-
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-
-    def train(self, mode: bool = True) -> Any:
-        """Enters training mode, or leaves it."""
 
 
 class Predictor(Network, Protocol):

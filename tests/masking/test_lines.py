@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from unmask.hashing import mix, mix_ints
-from unmask.masking.hash_set import pick, take
+from unmask.masking.flat_rows import pick, take
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 import unmask
 from unmask.errors import ModelError, SettingsError
-from unmask.using.filling import fill_masks
+from unmask.using.filling import FillSettings, fill_texts
 
 
 def test_the_pipeline_of_transformers_gives_the_same_candidates(run: unmask.Run) -> None:
@@ -51,7 +51,7 @@ def test_joint_fillings_are_the_best_by_the_chain_rule(run: unmask.Run) -> None:
         second = torch.softmax(model(variants, positions_N=torch.arange(size) * len(ids) + places[1]), -1)
     joint = first[:, None] * second
     best = max(product(range(size), range(size)), key=lambda pair: float(joint[pair]))
-    filled = fill_masks(model, tokenizer, "The king [MASK] [MASK] dog.", top_k=size)
+    filled = fill_texts(model, tokenizer, ["The king [MASK] [MASK] dog."], FillSettings(top_k=size))[0]
     assert filled.fillings[0].tokens == tuple(tokenizer.token(i) for i in best)
     assert filled.fillings[0].probability == pytest.approx(float(joint[best]), rel=1e-3)
 

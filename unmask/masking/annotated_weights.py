@@ -14,8 +14,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import TURN
-from unmask.masking.flat_rows import FlatRows, FlatUnits
-from unmask.masking.hash_set import take
+from unmask.masking.flat_rows import FlatRows, FlatUnits, take
 from unmask.masking.row_loops import KEY_BITS
 from unmask.masking.unit_draw import LARGEST_LOG2, fixed_log2, uniform_keys
 from unmask.masking.vocabulary_tables import Tables

@@ -1,9 +1,10 @@
-"""What torch does slowly for 8-byte integers on CPUs, done otherwise, and a set of 64-bit hashes in one tensor.
+"""A set of 64-bit hashes in one tensor, asked for many at once: two looks for each, and no search.
 
-The masker's time is spent here. Figures are for 65,536 integers on one core: indexing takes 128 microseconds and
-`index_select` 32; `where` takes 180, since it is not vectorised, and four operations on bits 60.
+Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table, Pagh
+and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so that
+nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
 
-Shape suffixes: T = all positions of a batch in a line; P = places of a set.
+Shape suffix: P = places.
 """
 
 from __future__ import annotations
@@ -15,33 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
-def take(values: Tensor, places_T: Tensor) -> Tensor:
-    """`values[places_T]` along the first dimension."""
-    return values.index_select(0, places_T)
-
-
-def pick(condition_T: Tensor, yes: Tensor | int, no: Tensor | int) -> Tensor:
-    """`where`, for int64.
-
-    Args:
-        condition_T: bool.
-        yes, no: int64, or integers; at least one of them is a tensor.
-    """
-    differ = yes ^ no  # chosen by bits: no ^ ((yes ^ no) & -condition)
-    return condition_T.to(torch.int64).neg_().bitwise_and_(differ).bitwise_xor_(no)
-
-
 _ROUNDS, _DOUBLINGS = 200, 5
 
 
 @dataclass(frozen=True, eq=False)
 class HashSet:
-    """A set of 64-bit hashes, asked for many at once: two looks for each, and no search. Make it with `HashSet.of`.
-
-    Every hash of the set stands in one of two places, which are read off its lower and its upper bits (a cuckoo table,
-    Pagh and Rodler 2004). A quarter of the places are in use at most; free ones hold a copy of some hash of the set, so
-    that nothing has to be told apart. Binary search takes three to nine times as long on a CPU.
+    """See the module's docstring. Make it with `HashSet.of`.
 
     Attributes:
         places_P: int64; a power of two of them.

@@ -22,8 +22,7 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.hashing import mix, mix_ints
 from unmask.masking.draw_loops import RATE_BITS
-from unmask.masking.flat_rows import Boundaries, FlatRows, FlatUnits, boundaries, flatten, partition
-from unmask.masking.hash_set import pick, take
+from unmask.masking.flat_rows import Boundaries, FlatRows, FlatUnits, boundaries, flatten, partition, pick, take
 from unmask.masking.mixture import draw_mixture
 from unmask.masking.plain_rows import rows_from_ids
 from unmask.masking.rate_schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates

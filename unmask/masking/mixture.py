@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.hashing import PART, PART_OF_STEP, mix, mix_ints
-from unmask.masking.flat_rows import FlatRows, FlatUnits, partition
-from unmask.masking.hash_set import pick, take
+from unmask.masking.flat_rows import FlatRows, FlatUnits, partition, pick, take
 from unmask.masking.settings import MixturePart, MixtureUnits
 from unmask.masking.units import SpanUnits
 from unmask.masking.vocabulary_tables import Tables

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.hashing import GOLDEN, mix, mix_ints
-from unmask.masking.flat_rows import flatten, partition
-from unmask.masking.hash_set import pick
+from unmask.masking.flat_rows import flatten, partition, pick
 from unmask.masking.replacement import RandomTokens, Replacement, replace, uniform_counts
 from unmask.masking.unit_draw import draw_units
 from unmask.rows.rows import Rows

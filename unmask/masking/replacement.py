@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.compiled import arrays
 from unmask.errors import SettingsError
 from unmask.hashing import SHOWN
-from unmask.masking.hash_set import pick
+from unmask.masking.flat_rows import pick
 from unmask.masking.row_loops import replaced
 from unmask.settings import Settings
 

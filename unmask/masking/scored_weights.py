@@ -19,8 +19,7 @@ from torch import Tensor
 from unmask.compiled import arrays
 from unmask.errors import SettingsError
 from unmask.masking.annotated_weights import NOTHING, log2_of_heaviest
-from unmask.masking.flat_rows import FlatRows, FlatUnits
-from unmask.masking.hash_set import pick, take
+from unmask.masking.flat_rows import FlatRows, FlatUnits, pick, take
 from unmask.masking.row_loops import POINT, cosines, counts_in_segment
 from unmask.masking.unit_draw import fixed_log2
 from unmask.masking.vocabulary_tables import Tables

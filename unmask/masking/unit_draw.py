@@ -25,8 +25,7 @@ from torch import Tensor
 
 from unmask.compiled import arrays
 from unmask.hashing import ORDER
-from unmask.masking import draw_loops
-from unmask.masking import row_loops as key_loops
+from unmask.masking import draw_loops, row_loops
 from unmask.masking.draw_loops import MOST_DOUBLINGS, RATE_BITS
 from unmask.masking.flat_rows import FlatRows, FlatUnits
 from unmask.masking.row_loops import POINT
@@ -55,7 +54,7 @@ def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
         int64 in [0, 2**31); a smaller key is drawn earlier.
     """
     batch = arrays(bits_T, log2_T, *_tables())
-    return torch.from_numpy(key_loops.weighted_keys(_TABLE_BITS, POINT, *batch))
+    return torch.from_numpy(row_loops.weighted_keys(_TABLE_BITS, POINT, *batch))
 
 
 def fixed_log2(values: Tensor) -> Tensor:

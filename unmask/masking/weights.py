@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
-from unmask.masking.flat_rows import FlatRows, FlatUnits
-from unmask.masking.hash_set import take
+from unmask.masking.flat_rows import FlatRows, FlatUnits, take
 from unmask.masking.scored_weights import (
     AccuracyWeights,
     AnchorWeights,

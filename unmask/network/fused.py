@@ -19,9 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import varlen
 
 from unmask.compiled import arrays, serves, use_threads_of_torch
-from unmask.network import loss_loops
-from unmask.network import norm_loops as norms
-from unmask.network import projection_loops as heads
+from unmask.network import loss_loops, norm_loops, projection_loops
 from unmask.network.activation_loops import LOOPS
 from unmask.network.attention_plan import AttentionPlan, Tile
 from unmask.network.config import Activation
@@ -73,7 +71,7 @@ class _AddAndNorm(torch.autograd.Function):
         normed_TD = torch.empty_like(x_TD)
         scale_T = x.new_empty(len(x_TD), 2, dtype=torch.float32)
         given_bias_D = weight_D.new_empty(0) if bias_D is None else bias_D
-        norms.norm(eps, *arrays(x_TD, added_TD, weight_D, given_bias_D, total_TD, normed_TD, scale_T))
+        norm_loops.norm(eps, *arrays(x_TD, added_TD, weight_D, given_bias_D, total_TD, normed_TD, scale_T))
         ctx.save_for_backward(x_TD if added is None else total_TD, weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
         return (None if added is None else total_TD.view(x.shape)), normed_TD.view(x.shape)
@@ -83,9 +81,9 @@ class _AddAndNorm(torch.autograd.Function):
         x_TD, weight_D, scale_T = ctx.saved_tensors
         passed_TD = x_TD.new_empty(0, 0) if of_total is None else of_total.reshape(x_TD.shape)
         result_TD = torch.empty_like(x_TD)
-        sums_2CD = weight_D.new_zeros(2, norms.STRETCHES, len(weight_D))
+        sums_2CD = weight_D.new_zeros(2, norm_loops.STRETCHES, len(weight_D))
         gradient_TD = of_normed.reshape(x_TD.shape)
-        norms.norm_backward(*arrays(gradient_TD, passed_TD, x_TD, weight_D, scale_T, result_TD, sums_2CD))
+        norm_loops.norm_backward(*arrays(gradient_TD, passed_TD, x_TD, weight_D, scale_T, result_TD, sums_2CD))
         of_weight_D, of_bias_D = sums_2CD.sum(1)
         of_x = result_TD.view(of_normed.shape)
         return of_x, of_x if ctx.adds else None, of_weight_D, of_bias_D if ctx.has_bias else None, None
@@ -230,7 +228,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         num_rows, length, _, num_heads, head_dim = qkv_BS3HK.shape
         heads_3BHSK = qkv_BS3HK.new_empty(3, num_rows, num_heads, length, head_dim)
-        heads.split(head_dim**-0.5, *arrays(qkv_BS3HK, cos, sin, heads_3BHSK))
+        projection_loops.split(head_dim**-0.5, *arrays(qkv_BS3HK, cos, sin, heads_3BHSK))
         mixed_BHSK = torch.empty_like(heads_3BHSK[0])
         kept = []
         for tile in tiles:
@@ -256,13 +254,13 @@ class _Attention(torch.autograd.Function):
             p_bHqk = kept[number] if kept else _probabilities(query, key, segment_ids_BS, tile)
             own = given_BHSK[tile.rows, :, tile.queries]
             scores_bHqk = own @ value.mT
-            heads.softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))
+            projection_loops.softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))
             of_query, of_key, of_value = tile.of(found_3BHSK)
             _product(scores_bHqk, key, into=of_query, add=not apart)
             _product(scores_bHqk.mT, query, into=of_key, add=not apart)
             _product(p_bHqk.mT, own, into=of_value, add=not apart)
         result_BS3HK = gradient_BSHK.new_empty(num_rows, length, 3, num_heads, head_dim)
-        heads.unsplit(head_dim**-0.5, *arrays(found_3BHSK, cos, sin, result_BS3HK))
+        projection_loops.unsplit(head_dim**-0.5, *arrays(found_3BHSK, cos, sin, result_BS3HK))
         return result_BS3HK, None, None, None, None
 
 
@@ -283,7 +281,7 @@ def _probabilities(query: Tensor, key: Tensor, segment_ids_BS: Tensor, tile: Til
         return torch.softmax(scores_bHqk, dim=-1)
     window = _ANYWHERE if tile.window is None else tile.window
     given = arrays(scores_bHqk, segment_ids_BS[tile.rows])
-    heads.softmax(tile.queries.start, tile.keys.start, window, *given)
+    projection_loops.softmax(tile.queries.start, tile.keys.start, window, *given)
     return scores_bHqk
 
 

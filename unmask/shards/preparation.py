@@ -22,7 +22,6 @@ import tokenizers
 from unmask.errors import DataError, SettingsError, TokenizerError
 from unmask.progress import Notify, Progress, counted, ignore
 from unmask.shards.data_folder import DataFolder, Unfinished, stamp
-from unmask.shards.job_work import run_job
 from unmask.shards.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
 from unmask.shards.ledger import put_together
 from unmask.shards.manifest import Manifest, load_manifest
@@ -322,19 +321,3 @@ def _check_known(manifest: Manifest) -> None:
             f"{unknown:,} of {manifest.tokens:,} tokens are unknown to the tokenizer: it does not fit this text "
             "(WordPiece takes no words of over 100 letters); take --tokenizer-kind bpe or char, or another --tokenizer"
         )
-
-
-def write_split(corpus: Corpus, out: Path, tokenizer: Tokenizer) -> list[Path]:
-    """Tokenizes a corpus into shards without a manifest, in this process, for something that is thrown away.
-
-    Returns:
-        The shards.
-
-    Raises:
-        DataError: There is no text in it.
-    """
-    size = job_bytes(sum(source.path.stat().st_size for source in corpus.all_sources()))
-    files = [file for job in cut_jobs(corpus.pieces(), size) for file in run_job(job, tokenizer, out).shards]
-    if not files:
-        raise DataError(f"{', '.join(str(source.path) for source in corpus.sources)}: there is no text in it")
-    return [out / file.name for file in files]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unmask.errors import DataError
 from unmask.text.annotation_plan import AnnotationPlan, Origin
-from unmask.text.annotators import read_gazetteer
+from unmask.text.annotators import SpacyPipeline, read_gazetteer
 from unmask.text.conll import offered_columns
 from unmask.text.corpus import Corpus
 from unmask.text.reading import BadInput
@@ -93,8 +93,6 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
     plan = AnnotationPlan(origins, {})
     labels: dict[str, tuple[str, ...]] = {}
     if columns := plan.of_origin("pipeline"):
-        from unmask.text.annotators import SpacyPipeline
-
         pipeline = SpacyPipeline(settings.pipeline, columns)
         labels |= {column: pipeline.labels(column) for column in columns}
         plan = replace(plan, pipeline=settings.pipeline, version=pipeline.version)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
-from unmask.text.annotators import Gazetteer, Phrases
+from unmask.text.annotators import Gazetteer, Phrases, SpacyPipeline
 from unmask.text.spans import Spans
 
 Origin = Literal["data", "pipeline", "gazetteer"]
@@ -73,8 +73,6 @@ class Annotator:
     def _annotators(self) -> list[TextAnnotator]:
         found: list[TextAnnotator] = []
         if columns := self.plan.of_origin("pipeline"):
-            from unmask.text.annotators import SpacyPipeline
-
             assert self.plan.pipeline is not None, "the plan names it"
             found.append(SpacyPipeline(self.plan.pipeline, columns))
         if self.plan.phrases:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.hashing import GOLDEN, mix
-from unmask.text import fingerprint_loops as kernels
+from unmask.text import fingerprint_loops
 
 Ints = NDArray[np.int64]
 
@@ -64,11 +64,13 @@ class HashedWords:
     def _minima(self, chosen: Ints, num_hashes: int) -> tuple[Ints, NDArray[np.uint8]]:
         factors, terms = (numbers[:num_hashes] for numbers in _hash_functions())
         begins, ends = self.begins[chosen], self.ends[chosen]
-        return kernels.hash_minima(self.words, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
+        return fingerprint_loops.hash_minima(
+            self.words, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS
+        )
 
     def sketches(self, chosen: Ints) -> list[Ints]:
         """Of each chosen text the 1,024 smallest hashes of its shingles, in their order: all, where it has fewer."""
-        found, ends = kernels.sketch(self.words, self.begins[chosen], self.ends[chosen], SKETCH)
+        found, ends = fingerprint_loops.sketch(self.words, self.begins[chosen], self.ends[chosen], SKETCH)
         begins = [0, *ends[:-1].tolist()]
         return [found[begin:end].copy() for begin, end in zip(begins, ends.tolist(), strict=True)]
 
@@ -82,7 +84,7 @@ def to_words(texts: Sequence[str]) -> HashedWords:
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)
-    normal, words, word_ends = kernels.hash_words(codes, ends, folded)
+    normal, words, word_ends = fingerprint_loops.hash_words(codes, ends, folded)
     return HashedWords(normal, words, np.concatenate([[0], word_ends[:-1]]), word_ends)
 
 
@@ -91,7 +93,7 @@ def similarity(one: Ints, other: Ints) -> float:
 
     Else it is an estimate from the 1,024 smallest that they have together. At 0.8 its standard deviation is 0.0125.
     """
-    return kernels.jaccard(one, other, SKETCH)
+    return fingerprint_loops.jaccard(one, other, SKETCH)
 
 
 @functools.cache
@@ -103,11 +105,11 @@ def _folded(num_codes: int) -> NDArray[np.uint32]:
 def _fold(character: str) -> int:
     category = unicodedata.category(character)
     if category == "Nd":
-        return kernels.DIGIT
+        return fingerprint_loops.DIGIT
     if category[0] in "ZCP" or category in ("Sm", "Sc", "Sk"):
         return 0
     if category == "Lo" and unicodedata.name(character, "").startswith(_NAMES_OF_WORDS):
-        return kernels.ALONE + ord(character)
+        return fingerprint_loops.ALONE + ord(character)
     return ord(character.lower()[0])
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.compiled import arrays, serves, use_threads_of_torch
-from unmask.training import momentum_loops as loops
+from unmask.training import momentum_loops
 
 _EPS = 1e-7  # added to norms
 _CACHED = 5_000_000  # bytes of the matrices that a CPU orthogonalises at once
@@ -147,7 +147,7 @@ class Muon:
                 torch._foreach_mul_([matrix.weight for matrix in batch], kept)
             for matrix, update in zip(batch, updates, strict=True):
                 if on_cpu:
-                    loops.apply(kept, rate, *arrays(update.flatten(0, 1), matrix.weight))
+                    momentum_loops.apply(kept, rate, *arrays(update.flatten(0, 1), matrix.weight))
                 else:
                     matrix.weight.add_(update.flatten(0, 1), alpha=-rate)
 
@@ -167,14 +167,14 @@ class Muon:
         num = sum(matrix.num_fused for matrix in batch)
         _, rows, columns = batch[0].parts(batch[0].weight).shape
         direction_NRC = torch.empty(num, rows, columns, dtype=self.dtype)
-        sums_NS = torch.empty(num, loops.STRETCHES)
+        sums_NS = torch.empty(num, momentum_loops.STRETCHES)
         begin = 0
         for matrix in batch:
             own = slice(begin, begin := begin + matrix.num_fused)
             gradient_NRC = matrix.parts(_gradient(matrix))
             running_NRC = matrix.parts(self._running[matrix.name])
             given = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
-            loops.unit_directions(self.momentum, _ROOM, _EPS, *given)
+            momentum_loops.unit_directions(self.momentum, _ROOM, _EPS, *given)
         return direction_NRC
 
     def state(self) -> dict[str, Tensor]:

@@ -54,11 +54,6 @@ class FillSettings:
             raise SettingsError("candidates have as many pieces as they have; leave max_pieces out")
 
 
-def fill_masks(model: MaskedLM, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> Filled:
-    """As `fill_texts`, for one text."""
-    return fill_texts(model, tokenizer, [text], FillSettings(top_k=top_k))[0]
-
-
 def fill_texts(
     model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], settings: FillSettings | None = None
 ) -> list[Filled]:

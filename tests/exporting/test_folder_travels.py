@@ -69,6 +69,32 @@ def test_sentence_transformers_takes_the_mean_over_all_tokens(travelled: unmask.
     assert np.isfinite(long).all(), "what is too long is cut"
 
 
+def test_sparse_encoder_makes_splade_of_the_trained_head(travelled: unmask.Run) -> None:
+    """Formal et al. 2021 (SPLADE v2), equation 6: the largest log(1 + relu(logit)) of each word over the positions."""
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SparseEncoder(str(travelled.folder / "model"), device="cpu")
+    assert [type(module).__name__ for module in model][-1] == "SpladePooling"
+    found = model.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    network = travelled.model.network
+    for row, text in zip(found, TEXTS, strict=True):
+        with torch.no_grad():
+            logits = network.head(hidden_states(travelled, text), network.encoder.tokens)
+        wanted = logits.relu().log1p().amax(0).numpy()
+        assert wanted.max() > 0.5
+        np.testing.assert_allclose(row, wanted, atol=1e-3)
+
+
+def test_cross_encoder_puts_a_new_head_on_the_trained_encoder(travelled: unmask.Run) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = library.CrossEncoder(str(travelled.folder / "model"), num_labels=1, device="cpu")
+    assert model.predict([(TEXTS[0], TEXTS[1]), (TEXTS[0], TEXTS[2])]).shape == (2,)
+    encoder = getattr(model.model, model.model.base_model_prefix)
+    ids = model.tokenizer(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        states = encoder(**ids).last_hidden_state[0]
+    assert (states - hidden_states(travelled, TEXTS[0])).abs().max() < 1e-4
+
+
 def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:
     folder = travelled.folder / "model"
     found = read_checksums(folder)

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.errors import CorpusError
+from unmask.errors import CorpusError, SettingsError
 from unmask.text.corpus import Corpus
 from unmask.text.settings import CleaningSettings, CorpusSettings
-from unmask.text.sources import find_sources, keep_stdin
+from unmask.text.sources import find_sources, find_split, keep_stdin
 
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
@@ -29,7 +29,7 @@ def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert sorted(found) == [
         ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
     ]  # fmt: skip
-    assert "files of other kinds and hidden ones are passed over: 3 (.pdf, .txt)" in caplog.text
+    assert "files of other kinds, cards and hidden ones are passed over: 3 (.pdf, .txt)" in caplog.text
     assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
     assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
 
@@ -50,9 +50,84 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
         (tmp_path / file).write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "dict" / "test").mkdir(parents=True)
+    (tmp_path / "dict" / "test" / "state.json").write_text("{}")
     (tmp_path / "dict" / "dataset_dict.json").write_text("{}")
     with pytest.raises(CorpusError, match=message):
         find_sources([tmp_path / name])
+
+
+def sides(folder: Path, **settings: object) -> tuple[set[str], set[str]]:
+    """The texts that are trained on, and those held out."""
+    found = list(Corpus([folder], CorpusSettings.model_validate(settings)).pieces())
+    return {piece.text for piece, held in found if not held}, {piece.text for piece, held in found if held}
+
+
+PARTS = {"train": SENTENCES[:200], "validation": SENTENCES[200:250], "test": SENTENCES[250:]}
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path) -> Path:
+    """A dataset as the hub has them."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# The card\n" + "A line of the card.\n" * 500)
+    (tmp_path / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    for part, found in PARTS.items():
+        pq.write_table(pa.table({"text": found}), tmp_path / "data" / f"{part}-00000-of-00001.parquet")
+    return tmp_path
+
+
+def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train, validation, test = map(set, PARTS.values())
+    assert sides(hub_folder) == (train, validation)
+    assert "files by name: for training data/train-00000-of-00001.parquet; for validation data/valid" in caplog.text
+    assert "not read data/test-00000-of-00001.parquet (corpus.splits" in caplog.text
+    assert "passed over: 2 (.gitattributes, README.md)" in caplog.text
+    everything = set().union(*sides(hub_folder, splits="ignore"))
+    assert everything == train | validation | test
+    (hub_folder / "own.txt").write_text("\n".join(f"A line {i} of my own." for i in range(40)))
+    held = sides(hub_folder, validation=[str(hub_folder / "own.txt")])
+    assert (held[0], len(held[1])) == (train, 40), "files that are named have precedence"
+    assert texts_of(Corpus([hub_folder], CorpusSettings(), hold_out=False)) == PARTS["validation"]
+    with pytest.raises(SettingsError, match="corpus.holdout_groups says what is held out, but the folder has files"):
+        Corpus([hub_folder], CorpusSettings.model_validate({"holdout_groups": "near_duplicates"}))
+
+
+def texts_of(corpus: Corpus) -> list[str]:
+    return [piece.text for piece, _ in corpus.pieces()]
+
+
+def test_parts_of_a_saved_dataset_are_kept_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = {part: datasets.Dataset.from_dict({"text": found}) for part, found in PARTS.items()}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path)
+    train, validation, test = map(set, PARTS.values())
+    assert sides(tmp_path) == (train, validation)
+    assert "parts by name: for training train; for validation validation; not read test" in caplog.text
+    assert set().union(*sides(tmp_path, splits="ignore")) == train | validation | test
+
+
+@pytest.mark.parametrize(
+    ("files", "validation"),
+    [
+        ({"train/pos/1.txt": 9, "train/neg/dev-log.txt": 9, "test/pos/1.txt": 9}, set()),  # a folder says it of all
+        ({"novels.train.txt": 90, "novels.valid.txt": 9, "novels.test.txt": 9}, {"novels.valid.txt"}),
+        ({"en_train/a.txt": 9, "en_dev/a.txt": 9}, {"en_dev/a.txt"}),
+        ({"train.txt": 9, "validation.txt": 9, "LICENSE.txt": 3}, {"validation.txt"}),
+        # No parts: nothing beside training, a few among many, words within words, two of them in one name.
+        ({"train.txt": 9, "more.txt": 1}, None),
+        ({"slow-train.txt": 9, "a-test-of-time.txt": 9, "others.txt": 99}, None),
+        ({"trained.txt": 9, "testament.txt": 9, "devil.txt": 9}, None),
+        ({"train-test.txt": 9, "b.txt": 9}, None),
+        ({"README.md": 9, "guide.md": 9}, None),  # documents in Markdown, all of them
+    ],
+)
+def test_parts_by_the_names_of_files(tmp_path: Path, files: dict[str, int], validation: set[str] | None) -> None:
+    for name, size in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x" * size)
+    train, held = ({str(s.path.relative_to(tmp_path)) for s in part} for part in find_split([tmp_path]))
+    assert held == (validation or set())
+    assert train == ({name for name in files if "train" in name} if validation is not None else set(files))
 
 
 def test_nothing_given() -> None:

@@ -14,7 +14,6 @@ from tests.conftest import make_text
 from tests.tokenizer.families import bare_characters
 from unmask.errors import ModelError, SettingsError
 from unmask.folders.model_folder import save_model
-from unmask.folders.sentence_files import write_sentence_files
 from unmask.network.encoder import MaskedLM
 from unmask.network.layouts import PARTS
 from unmask.tokenizer.special_tokens import SpecialIds
@@ -57,7 +56,18 @@ def sentence_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, t
     model = make_model(layout="bert")
     save_model(model, tmp_path)
     tokenizer.save(tmp_path, max_length=64)
-    write_sentence_files(model.config, tmp_path)
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {}, "default_prompt_name": None},
+    }
+    (tmp_path / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
     return tmp_path
 
 

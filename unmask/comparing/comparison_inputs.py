@@ -29,7 +29,7 @@ from unmask.shards.manifest import load_manifest
 from unmask.tasks.known import task_named
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
-from unmask.text.sources import STDIN, find_sources
+from unmask.text.sources import STDIN, SourceSplit, find_sources, find_split
 from unmask.tokenizer.loading import load_tokenizer
 
 _OF_TEXT = ("corpus", "tokenizer", "annotation")  # sections that say how text is prepared
@@ -86,9 +86,11 @@ def _text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
     if manifest is not None:
         return {data[0]: manifest.fingerprint}
     first = _alike(recipes)
-    paths = [path for path in (*data, *first.corpus.validation) if path != STDIN]  # what came there is kept
-    sources = find_sources(paths, announce=False) if paths else []
-    return {str(source.path): file_sha256(source.path) for source in sources}
+    held, by_name = first.corpus.validation, first.corpus.splits == "auto"
+    paths = [path for path in data if path != STDIN]  # what came there is kept
+    found = find_split(paths, by_name=by_name, announce=False) if paths else SourceSplit([], [])
+    named = find_sources(held, announce=False) if held else found.validation
+    return {str(source.path): file_sha256(source.path) for source in (*found.train, *named)}
 
 
 def _alike(recipes: Mapping[str, Recipe]) -> Recipe:

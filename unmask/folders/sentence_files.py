@@ -1,10 +1,14 @@
-"""Small files beside a model's weights: what makes its folder one of sentence-transformers too, and checksums.
+"""Small files beside a model's weights: what says that its folder is one of sentence-transformers, and checksums.
 
     modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
     1_Pooling/config.json    which pooling
     checksums.json           of the files that decide what the model says
 
-The first say how tokens become a vector. By the last `unmask verify` knows whether files are what training wrote.
+The first say how tokens become a vector; they are read, and not written for a masked language model. Without them
+`SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
+on the encoder. With them `SparseEncoder` would put an untrained autoencoder behind the mean.
+
+By the last `unmask verify` knows whether files are what training wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ from typing import Any
 from unmask.errors import ModelError
 from unmask.files import file_sha256, write_atomically
 from unmask.folders.layout_names import Pooling
-from unmask.network.config import EncoderConfig
 
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
 _OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
@@ -33,46 +36,6 @@ _WAY_OUT = (
     "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
     "without modules.json, which has the mean"
 )
-
-
-def write_sentence_files(config: EncoderConfig, folder: Path) -> None:
-    """Writes the files beside `config.json`, so that `SentenceTransformer(folder)` takes the mean over the tokens.
-
-    The mean counts all tokens but padding, `[CLS]` and `[SEP]` included, as is usual there.
-
-    Args:
-        config: Of the encoder.
-        folder: An existing model folder.
-
-    Source: Reimers and Gurevych 2019 (Sentence-BERT), section 3 (mean pooling).
-    """
-    library = "sentence_transformers.models"
-    pooling = {
-        "word_embedding_dimension": config.hidden_size,
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-        "pooling_mode_weightedmean_tokens": False,
-        "pooling_mode_lasttoken": False,
-        "include_prompt": True,
-    }
-    files: dict[str, Any] = {
-        MODULES: [
-            {"idx": 0, "name": "0", "path": "", "type": f"{library}.Transformer"},
-            {"idx": 1, "name": "1", "path": POOLING_FOLDER, "type": f"{library}.Pooling"},
-        ],
-        f"{POOLING_FOLDER}/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": config.max_position_embeddings, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    }
-    (folder / POOLING_FOLDER).mkdir(exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_pooling(folder: Path) -> Pooling:

@@ -10,7 +10,7 @@ import torch
 
 from unmask.files import read_object, whole_folder, write_atomically, writing
 from unmask.folders.model_folder import save_model
-from unmask.folders.sentence_files import write_checksums, write_sentence_files
+from unmask.folders.sentence_files import write_checksums
 from unmask.measuring.held_out import HeldOut, few_draws
 from unmask.measuring.plateau import explain_plateau, on_plateau
 from unmask.measuring.uncertainty import plain_interval
@@ -104,7 +104,6 @@ def _write_model(folder: RunFolder, state: TrainState, data: PreparedData) -> No
     with writing(folder.model), whole_folder(folder.model) as partial:
         save_model(state.model, partial)
         data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
-        write_sentence_files(config, partial)
         write_checksums(partial)
 
 

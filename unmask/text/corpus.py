@@ -18,7 +18,7 @@ from unmask.text.groups import HeldGroups, clusters_of, group_key, groups_of_col
 from unmask.text.near_duplicates import Ints
 from unmask.text.reading import BadInput
 from unmask.text.settings import ColumnGroups, CorpusSettings
-from unmask.text.sources import Source, find_sources
+from unmask.text.sources import Source, SourceSplit, find_sources, find_split
 from unmask.text.split_check import SplitCheck
 from unmask.text.survey import fraction, plan_corpus
 from unmask.text.tables import with_columns
@@ -38,14 +38,15 @@ class Corpus:
 
     Attributes:
         sources: The files.
-        validation_sources: Files that are held out, where these were named.
+        validation_sources: Files that are held out, where these were named, or say so by their names.
         plan: How they are read.
         skipped: What the last pass left out: reason to number.
         groups: Which groups are held out, where these are asked for, after the first pass.
 
     Raises:
-        CorpusError: As `find_sources`, `with_labels`, `with_groups` and `plan_corpus`.
-        SettingsError: Annotations are read, but cleaning would move the places that they name.
+        CorpusError: As `find_split`, `with_labels`, `with_groups` and `plan_corpus`.
+        SettingsError: Annotations are read, but cleaning would move the places that they name; or files are held out
+            by their names and the settings say otherwise.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class Corpus:
         self.settings = settings
         self.fields = fields
         bad = BadInput(skip=settings.bad_input == "skip")
-        held = find_sources(settings.validation) if settings.validation else []
-        found = _without(find_sources(paths), held)
+        found, held = _split(paths, settings, hold_out=hold_out)
         if settings.label is not None:
             labelled = with_labels([*found, *held], settings.label, bad, text=settings.column)
             found, held = labelled[: len(found)], labelled[len(found) :]
@@ -74,7 +74,7 @@ class Corpus:
             found = with_groups(found, settings.holdout_groups.column, bad, text=settings.column)
         self.sources = with_columns(found, settings.column, bad)
         self.validation_sources = with_columns(held, settings.column, bad)
-        self.plan = plan_corpus(self.sources, settings, hold_out=hold_out)
+        self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         self.skipped: Counter[str] = Counter()
         self.groups: HeldGroups | None = None
         self._cluster_of: Ints | None = None  # key of each text's, in the order of reading
@@ -180,7 +180,8 @@ class Corpus:
         """Training text, then the files that are held out, numbered on."""
         with closing(self._read(self.validation_sources)) as pieces:
             if next(pieces, None) is None:
-                raise CorpusError(f"{', '.join(self.settings.validation)}: there is no text in it")
+                names = ", ".join(str(source.path) for source in self.validation_sources)
+                raise CorpusError(f"{names}: there is no text in it")
         self.skipped.clear()
         documents = 0
         for piece in self._read(self.sources):
@@ -205,6 +206,25 @@ class Corpus:
     def all_sources(self) -> list[Source]:
         """Training and held-out files."""
         return list(chain(self.sources, self.validation_sources))
+
+
+def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool) -> SourceSplit:
+    """What is trained on and what is held out; where nothing is, the part of a dataset that others hold out is read."""
+    split = find_split(paths, by_name=settings.splits == "auto")
+    if settings.validation:
+        held = find_sources(settings.validation)
+        return SourceSplit(_without(split.train, held), held)
+    if not hold_out:
+        if split.validation:
+            log.warning("the part for validation is read, and no other: %d of the files", len(split.validation))
+        return SourceSplit(split.validation or split.train, [])
+    if split.validation and (settings.holdout_groups is not None or settings.holdout_from == "end"):
+        name = "holdout_groups" if settings.holdout_groups is not None else "holdout_from"
+        raise SettingsError(
+            f"corpus.{name} says what is held out, but the folder has files that are held out by their names, such as "
+            f'{split.validation[0].path}; leave it out, or train on all with corpus.splits = "ignore"'
+        )
+    return split
 
 
 def _without(sources: Sequence[Source], held: Sequence[Source]) -> list[Source]:

@@ -81,6 +81,8 @@ class CorpusSettings(Settings):
             column, or near-duplicates. Also as a string: `near_duplicates`, or the column's name, with `column:`
             before it where the column is called near_duplicates. None: equal documents alone.
         validation: Files that are held out instead.
+        splits: Whether the names of files and parts in a folder say what is trained on, held out and not read, where
+            most have one (`auto`, see `unmask.text.sources.find_split`), or all is trained on (`ignore`).
         cleaning: What is changed or left out.
     """
 
@@ -92,6 +94,7 @@ class CorpusSettings(Settings):
     holdout_from: Literal["hash", "end"] = "hash"
     holdout_groups: HoldoutGroups | None = None
     validation: tuple[str, ...] = ()
+    splits: Literal["auto", "ignore"] = "auto"
     cleaning: CleaningSettings = CleaningSettings()
 
     @field_validator("holdout_groups", mode="before")
@@ -120,6 +123,7 @@ class CorpusSettings(Settings):
     def plain(self) -> dict[str, Any]:
         """As manifests keep it: without what came later where it is not set, so that older data is known."""
         later = {name for name in ("label", "holdout_groups") if getattr(self, name) is None}
+        later |= {"splits"} if self.splits == "auto" else set()
         return self.model_dump(mode="json", exclude=later)
 
 

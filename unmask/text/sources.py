@@ -1,4 +1,12 @@
-"""What the user names, as files that can be read: files, folders, patterns, folders that `datasets` wrote."""
+"""What the user names, as files that can be read: files, folders, patterns, folders that `datasets` wrote.
+
+A folder may hold a dataset whose files say by their names what they are for, as on the hub:
+
+    README.md                            the card, which is no text
+    data/train-00000-of-00002.parquet    trained on
+    data/validation-00000-of-00001.parquet    held out
+    data/test-00000-of-00001.parquet     not read
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,13 @@ import glob
 import json
 import logging
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from unmask.errors import CorpusError
 from unmask.files import writing
@@ -36,6 +45,14 @@ SUFFIXES: dict[str, Kind] = {
     ".conllu": "conllu",
 }
 STDIN, STDIN_FILE = "-", "stdin.txt"
+_CARD = "README.md"
+_WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_PART_OF_WORD = {word: part for part, words in _WORDS.items() for word in words}
+_LETTERS = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True)
@@ -67,56 +84,158 @@ class Source:
         return self.kind in ("text", "conll", "conllu")
 
 
+class SourceSplit(NamedTuple):
+    """The files of a corpus by what they are for.
+
+    Attributes:
+        train: To train on.
+        validation: Held out by their names; none where no file says so.
+    """
+
+    train: list[Source]
+    validation: list[Source]
+
+
 def find_sources(names: Sequence[str | Path], *, announce: bool = True) -> list[Source]:
+    """The files to train on, as `find_split` tells them from others."""
+    return find_split(names, announce=announce).train
+
+
+def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: bool = True) -> SourceSplit:
     """Expands folders and patterns into files, in a fixed order.
+
+    Within a folder, what files are for is taken from their names, by the words that `datasets` knows (`train`,
+    `validation`, `valid`, `dev`, `val`, `test`, `eval` ...), if most of its text is in files that have one and there is
+    something beside `train`. Files that are named one by one, or by a pattern, are trained on whatever they are called.
 
     Args:
         names: Files, folders (all files below them that can be read), patterns such as `data/**/*.txt`, or folders
             written by `datasets`' `save_to_disk`.
-        announce: Whether files of a folder that cannot be read are named in the log.
+        by_name: Whether names of files say what they are for; else all are trained on.
+        announce: Whether the log says what is read for what, and what is not read.
 
     Raises:
         CorpusError: Nothing is there, or it cannot be read; the text says what can.
     """
     if not names:
         raise CorpusError("no files were given")
-    return [source for name in names for source in _expand(name, announce)]
+    found = [_expand(name, by_name, announce) for name in names]
+    return SourceSplit([s for split in found for s in split.train], [s for split in found for s in split.validation])
 
 
-def _expand(name: str | Path, announce: bool) -> list[Source]:
+def _expand(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
     path = Path(name)
     if path.is_dir():
-        return _in_folder(path, announce)
+        return _in_folder(path, by_name, announce)
     if path.is_file():
-        return [Source(path, _kind_of(path))]
+        return SourceSplit([Source(path, _kind_of(path))], [])
     if glob.has_magic(str(name)):
         found = sorted(Path(match) for match in glob.glob(str(name), recursive=True) if Path(match).is_file())
         if not found:
             raise CorpusError(f"{name}: no file fits this pattern")
-        return [Source(file, _kind_of(file)) for file in found]
+        return SourceSplit([Source(file, _kind_of(file)) for file in found], [])
     raise CorpusError(f"{path}: no such file")
 
 
-def _in_folder(folder: Path, announce: bool) -> list[Source]:
+def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     if (folder / "dataset_dict.json").is_file():
-        if not (folder / "train").is_dir():
-            parts = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
-            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
-        return _in_folder(folder / "train", announce)
+        return _saved_parts(folder, by_name, announce)
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
-        return [Source(file, "arrow") for file in _saved_files(folder)]
+        return SourceSplit([Source(file, "arrow") for file in _saved_files(folder)], [])
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if bare_suffix(path) in SUFFIXES and not _is_hidden(path, folder)]
+    card = folder / _CARD
+    if card in files and any(path.suffix.lower() != card.suffix for path in files):
+        files.remove(card)
     if announce and len(files) < len(inside):
-        others = sorted({path.suffix or path.name for path in set(inside) - set(files)})
+        others = sorted({_CARD if path == card else path.suffix or path.name for path in set(inside) - set(files)})
         log.warning(
-            "%s: files of other kinds and hidden ones are passed over: %d (%s)",
+            "%s: files of other kinds, cards and hidden ones are passed over: %d (%s)",
             folder,
             len(inside) - len(files),
             ", ".join(others),
         )
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
+    return _by_name(folder, files, announce) if by_name else SourceSplit(_sources(files), [])
+
+
+def _saved_parts(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
+    """The parts of a `DatasetDict`, each a folder."""
+    parts = {path.name: path for path in sorted(folder.iterdir()) if (path / "state.json").is_file()}
+    if not by_name:
+        return SourceSplit([Source(file, "arrow") for part in parts.values() for file in _saved_files(part)], [])
+    if "train" not in parts:
+        raise CorpusError(
+            f"{folder}: this dataset has no part called train; name one of its folders: {', '.join(parts) or 'none'}"
+        )
+    held = next((name for name in _WORDS["validation"] if name in parts), None)
+    found = {name: _saved_files(path) for name, path in parts.items()}
+    if announce:
+        _announce(folder, {"train": ["train"], "validation": [held] if held else []}, [*parts], "parts")
+    return SourceSplit(*([Source(file, "arrow") for file in found.get(name or "", [])] for name in ("train", held)))
+
+
+def _by_name(folder: Path, files: Sequence[Path], announce: bool) -> SourceSplit:
+    """What the files of a folder are for; all are for training where names do not say it of most of the text."""
+    parts: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
+    for file in files:
+        if (part := _part_of(file.relative_to(folder))) is not None:
+            parts[part].append(file)
+    named = [file for part in parts.values() for file in part]
+    if not parts["train"] or len(named) == len(parts["train"]):
+        return SourceSplit(_sources(files), [])
+    if 2 * _num_bytes(named) < _num_bytes(files):
+        if announce:
+            log.warning(
+                "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in others: "
+                "all are trained on; name the files that are to be read, and those to hold out in corpus.validation",
+                folder,
+                _few([str(file.relative_to(folder)) for file in named]),
+            )
+        return SourceSplit(_sources(files), [])
+    if announce:
+        short = {part: [str(file.relative_to(folder)) for file in found] for part, found in parts.items()}
+        _announce(folder, short, [str(file.relative_to(folder)) for file in files], "files")
+    return SourceSplit(_sources(parts["train"]), _sources(parts["validation"]))
+
+
+def _part_of(path: Path) -> str | None:
+    """`train`, `validation` or `test`; None where a name says nothing, or two things.
+
+    A folder that is called so says it of all that is in it; else the file's own name does; else a word of a folder's
+    name.
+    """
+    folders = [name.lower() for name in path.parts[:-1]]
+    for words in (folders, _LETTERS.findall(path.name.lower()), _LETTERS.findall(" ".join(folders))):
+        if found := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
+            return found.pop() if len(found) == 1 else None
+    return None
+
+
+def _announce(folder: Path, parts: Mapping[str, list[str]], names: Sequence[str], what: str) -> None:
+    read = {*parts["train"], *parts["validation"]}
+    others = [name for name in names if name not in read]
+    log.warning(
+        '%s: %s by name: for training %s; for validation %s; not read %s (corpus.splits = "ignore" trains on all)',
+        folder,
+        what,
+        _few(parts["train"]),
+        _few(parts["validation"]),
+        _few(others),
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) or "none") + more
+
+
+def _num_bytes(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _sources(files: Sequence[Path]) -> list[Source]:
     return [Source(file, _kind_of(file)) for file in files]
 
 

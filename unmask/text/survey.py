@@ -68,13 +68,16 @@ class CorpusPlan:
         return fraction(text) < self.threshold
 
 
-def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool) -> CorpusPlan:
+def plan_corpus(
+    sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
+) -> CorpusPlan:
     """Looks at the corpus and decides how to read it.
 
     Args:
         sources: The files; tables with their columns.
         settings: What the user asked for.
         hold_out: Whether a part is held out.
+        has_files: Whether that is files of their own.
 
     Raises:
         CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
@@ -102,7 +105,7 @@ def plan_corpus(sources: Sequence[Source], settings: CorpusSettings, *, hold_out
 
     if not hold_out:
         return CorpusPlan(unit, reason, "nothing", 0.0, PIECE_CHARS)
-    if settings.validation:
+    if has_files:
         return CorpusPlan(unit, reason, "file", 0.0, PIECE_CHARS)
     if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
         where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"

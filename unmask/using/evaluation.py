@@ -32,7 +32,7 @@ from unmask.shards.manifest import MANIFEST, load_manifest, verify_files
 from unmask.shards.store import TokenStore
 from unmask.text.corpus import Corpus
 from unmask.text.settings import CorpusSettings
-from unmask.text.sources import find_sources
+from unmask.text.sources import find_split
 from unmask.text.text_file import naming_column
 from unmask.using.loaded_model import Model
 from unmask.using.scorable import Scorable, as_scorable
@@ -287,7 +287,8 @@ def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, colu
             raise SettingsError(f"{root} is prepared: its text has no columns any more; leave --column out")
         text = _read_prepared(scorable, root, max_tokens)
     else:
-        annotated = all(source.kind == "conllu" for source in find_sources(paths, announce=False))
+        split = find_split(paths, announce=False)
+        annotated = all(source.kind == "conllu" for source in split.validation or split.train)
         fields = {"pos": "pos"} if annotated else None
         corpus = Corpus(paths, CorpusSettings(column=column), hold_out=False, fields=fields)
         labels: list[str] = []

@@ -41,7 +41,7 @@ def test_export_then_verify(run: unmask.Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     out, err = call("export", run.folder / "model", "--format", "onnx", "--out", tmp_path / "onnx", "--json")
     result = json.loads(out)
-    assert set(result["graphs"]) == {"model.onnx", "embed.onnx"}
+    assert set(result["graphs"]) == {"fill-mask/onnx/model.onnx", "feature-extraction/onnx/model.onnx"}
     assert result["opset"] == 18
     assert all(graph["largest_difference"] < 1e-3 for graph in result["graphs"].values())
     assert "torchvision" not in err

@@ -33,9 +33,10 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 FILES = {
-    "model.onnx", "embed.onnx", "model_quantized.onnx", "embed_quantized.onnx", "README.md", "config.json",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "onnx/model.onnx", "onnx/model_quantized.onnx", "README.md", "config.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json",
 }  # fmt: skip
+FILL, EMBED, SMALL = "fill-mask/onnx/model.onnx", "feature-extraction/onnx/model.onnx", "onnx/model_quantized.onnx"
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
 
 
@@ -47,7 +48,7 @@ def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def feeds_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
     """By the folder's own tokenizer, with nothing of ours."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(next(folder.rglob("tokenizer.json"))))
     tokenizer.enable_padding()
     encoded = tokenizer.encode_batch(texts)
     names = {"input_ids": "ids", "attention_mask": "attention_mask"}
@@ -59,10 +60,13 @@ def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
-    assert {path.name for path in onnx_folder.iterdir()} == FILES
-    assert json.loads((onnx_folder / "config.json").read_text())["model_type"] == "modernbert"
+    found = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
+    assert found == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
+    for task, architecture in (("fill-mask", "ModernBertForMaskedLM"), ("feature-extraction", "ModernBertModel")):
+        config = json.loads((onnx_folder / task / "config.json").read_text())
+        assert (config["model_type"], config["architectures"]) == ("modernbert", [architecture])
     assert not list(onnx_folder.parent.glob(".*")), "nothing is left of the making"
-    for name in ("model.onnx", "embed.onnx"):
+    for name in (FILL, EMBED):
         graph = onnx.load(onnx_folder / name)
         onnx.checker.check_model(graph, full_check=True)
         assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 18)]
@@ -76,7 +80,7 @@ def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -
 def test_any_number_of_texts_and_any_length(run: unmask.Run, onnx_folder: Path, rows: int, length: int) -> None:
     network = run.model.network
     ids = torch.randint(5, 190, (rows, length), generator=torch.Generator().manual_seed(0))
-    found = run_graph(onnx_folder / "model.onnx", {"input_ids": ids.numpy(), "attention_mask": np.ones_like(ids)})[0]
+    found = run_graph(onnx_folder / FILL, {"input_ids": ids.numpy(), "attention_mask": np.ones_like(ids)})[0]
     with torch.no_grad():
         ours = network(ids, positions_N=torch.arange(ids.numel())).view(rows, length, -1)
     assert ours.std() > 0.5
@@ -85,7 +89,7 @@ def test_any_number_of_texts_and_any_length(run: unmask.Run, onnx_folder: Path, 
 
 def test_the_folder_fills_masks_alone(run: unmask.Run, onnx_folder: Path) -> None:
     feeds = feeds_of(onnx_folder, ["The king [MASK] the queen at sea.", "[MASK]"])
-    logits = run_graph(onnx_folder / "model.onnx", feeds)[0]
+    logits = run_graph(onnx_folder / FILL, feeds)[0]
     place = (feeds["input_ids"][0] == 4).argmax()
     expected = run.model.fill("The king [MASK] the queen at sea.", top_k=3).masks[0]
     assert np.argsort(-logits[0, place])[:3].tolist() == [candidate.token_id for candidate in expected]
@@ -94,31 +98,46 @@ def test_the_folder_fills_masks_alone(run: unmask.Run, onnx_folder: Path) -> Non
 def test_embeddings_are_those_of_sentence_transformers(run: unmask.Run, onnx_folder: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     wanted = library.SentenceTransformer(str(run.folder / "model"), device="cpu").encode(TEXTS)
-    hidden, found = run_graph(onnx_folder / "embed.onnx", feeds_of(onnx_folder, TEXTS))
+    hidden, found = run_graph(onnx_folder / EMBED, feeds_of(onnx_folder, TEXTS))
     assert hidden.shape[::2] == (3, 64)
     assert np.abs(found - wanted).max() < 1e-3
 
 
 def test_eight_bits_are_small_and_near(run: unmask.Run, onnx_folder: Path) -> None:
-    sizes = {name: (onnx_folder / name).stat().st_size for name in FILES}
-    assert sizes["model_quantized.onnx"] < 0.6 * sizes["model.onnx"], "the graph itself weighs something here"
-    kinds = {node.op_type for node in onnx.load(onnx_folder / "model_quantized.onnx").graph.node}
+    small, large = onnx_folder / "fill-mask" / SMALL, onnx_folder / FILL
+    assert small.stat().st_size < 0.6 * large.stat().st_size, "the graph itself weighs something here"
+    kinds = {node.op_type for node in onnx.load(small).graph.node}
     assert "MatMulInteger" in kinds
     feeds = feeds_of(onnx_folder, TEXTS)
-    full, small = (run_graph(onnx_folder / f"embed{end}.onnx", feeds)[1] for end in ("", "_quantized"))
-    cosine = (full * small).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(small, axis=1)
+    full, near = (run_graph(onnx_folder / name, feeds)[1] for name in (EMBED, f"feature-extraction/{SMALL}"))
+    cosine = (full * near).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(near, axis=1)
     assert cosine.min() > 0.99
-    assert np.abs(full - small).max() > 0
+    assert np.abs(full - near).max() > 0
 
 
-def test_the_readme_runs(onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (onnx_folder / "README.md").read_text()
-    monkeypatch.chdir(onnx_folder)
+@pytest.mark.parametrize(
+    ("task", "output", "shape", "told"),
+    [
+        ("feature-extraction", "sentence_embedding", (2, 64), "`last_hidden_state` [batch, length, hidden size], "),
+        ("fill-mask", "logits", (2, None, None), "`logits` [batch, length, vocabulary] |"),
+    ],
+)
+def test_the_readme_runs(
+    onnx_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    output: str,
+    shape: tuple[int | None, ...],
+    told: str,
+) -> None:
+    readme = (onnx_folder / task / "README.md").read_text()
+    monkeypatch.chdir(onnx_folder / task)
     scope: dict[str, np.ndarray] = {}
     (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     exec(compile(snippet, "README.md", "exec"), scope)
-    assert scope["vectors"].shape == (2, 64)
-    assert "| `model_quantized.onnx` | `logits` [batch, length, vocabulary] |" in readme
+    assert len(scope[output].shape) == len(shape)
+    assert all(b in (None, a) for a, b in zip(scope[output].shape, shape, strict=True))
+    assert f"| `onnx/model_quantized.onnx` | {told}" in readme
     assert "--optShapes=input_ids:8x32,attention_mask:8x32" in readme
     assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
 
@@ -131,18 +150,19 @@ def test_a_layout_with_token_types(
     model = make_model(layout="bert", num_layers=2)
     save_model(model, tmp_path / "model")
     tokenizer.save(tmp_path / "model", max_length=64)
-    monkeypatch.setattr(export_module, "GRAPHS", (EmbedGraph,))  # one is enough here, and takes seconds
     monkeypatch.setattr(onnx_writer, "_LARGEST_FILE", 0)
-    result = unmask.export(tmp_path / "model", tmp_path / "model" / "onnx", int8=True)
+    task = "feature-extraction"  # one is enough here, and takes seconds
+    result = unmask.export(tmp_path / "model", tmp_path / "model" / "onnx", int8=True, task=task)
     out = result.folder
-    assert (out / "embed.onnx.data").stat().st_size > 4 * model.encoder.tokens.numel()
-    assert result.graphs["embed.onnx"].bytes > (out / "embed.onnx.data").stat().st_size
+    weights = out / "onnx" / "model.onnx_data"
+    assert weights.stat().st_size > 4 * model.encoder.tokens.numel()
+    assert result.graphs["onnx/model.onnx"].bytes > weights.stat().st_size
     ids = torch.randint(5, 190, (2, 9), generator=torch.Generator().manual_seed(0))
     types, mask = (torch.arange(9) > 4).long().expand(2, 9), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     with torch.no_grad():
         ours = model.encoder(ids, segment_ids_BS=mask - 1, token_type_ids_BS=types)
     feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    hidden, mean = run_graph(out / "embed.onnx", {name: tensor.numpy() for name, tensor in feeds.items()})
+    hidden, mean = run_graph(out / "onnx" / "model.onnx", {name: tensor.numpy() for name, tensor in feeds.items()})
     real = mask.bool()
     assert np.abs(hidden[real] - ours[real].numpy()).max() < 1e-3
     assert np.abs(mean[1] - ours[1, :6].mean(0).numpy()).max() < 1e-3
@@ -152,11 +172,11 @@ def test_a_layout_with_token_types(
     found = unmask.verify(tmp_path / "model")
     assert found.checks["onnx_embed_equals_ours"].passed, "graphs within the model's folder are found"
     assert found.checks["onnx_embed_int8_follows_ours"].largest_difference == (
-        result.graphs["embed_quantized.onnx"].largest_difference
+        result.graphs["onnx/model_quantized.onnx"].largest_difference
     )
     assert "onnx_fill_equals_ours" not in found.checks
-    unmask.export(tmp_path / "model", out, overwrite=True)
-    assert not (out / "embed_quantized.onnx").exists(), "an export of before leaves nothing"
+    unmask.export(tmp_path / "model", out, overwrite=True, task=task)
+    assert not (out / SMALL).exists(), "an export of before leaves nothing"
 
 
 @pytest.mark.slow
@@ -168,26 +188,27 @@ def test_a_bare_encoder_gets_no_graph_of_a_head(
     transformers.ModernBertModel.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "bare")
     tokenizer.save(tmp_path / "bare", max_length=64)
     result = unmask.export(tmp_path / "bare", tmp_path / "out")
-    assert set(result.graphs) == {"embed.onnx"}
-    assert not (tmp_path / "out" / "model.onnx").exists()
-    assert "no masked-language-model head: only embed.onnx is written" in caplog.text
+    assert result.graphs["onnx/model.onnx"].outputs == ("last_hidden_state", "sentence_embedding")
+    assert "no masked-language-model head: only feature-extraction is written" in caplog.text
+    with pytest.raises(SettingsError, match="unknown task 'fill-mask' for .*; it has feature-extraction"):
+        unmask.export(tmp_path / "bare", tmp_path / "two", task="fill-mask")
 
 
 def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
     """A weight that is another, a tokenizer of another model, a file that is cut."""
-    for path in onnx_folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    graph = onnx.load(tmp_path / "model.onnx")
+    shutil.copytree(onnx_folder, tmp_path, dirs_exist_ok=True)
+    graph = onnx.load(tmp_path / FILL)
     weight = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     values = onnx.numpy_helper.to_array(weight).copy()
     values[5] += 0.5
     weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
-    onnx.save(graph, tmp_path / "model.onnx")
-    text = (tmp_path / "tokenizer.json").read_text()
-    (tmp_path / "tokenizer.json").write_text(text.replace('"single_word":false', '"single_word":true').replace(
+    onnx.save(graph, tmp_path / FILL)
+    tokenizer = tmp_path / "fill-mask" / "tokenizer.json"
+    text = tokenizer.read_text()
+    tokenizer.write_text(text.replace('"single_word":false', '"single_word":true').replace(
         '"single_word": false', '"single_word": true'))  # fmt: skip
-    (tmp_path / "embed.onnx").write_bytes((tmp_path / "embed.onnx").read_bytes()[:5000])
-    (tmp_path / "embed_quantized.onnx").write_bytes((tmp_path / "model_quantized.onnx").read_bytes())
+    (tmp_path / EMBED).write_bytes((tmp_path / EMBED).read_bytes()[:5000])
+    shutil.copyfile(tmp_path / "fill-mask" / SMALL, tmp_path / "feature-extraction" / SMALL)
     checks = unmask.verify(run.folder, onnx=tmp_path).checks
     failed = {name for name, check in checks.items() if not check.passed}
     assert failed == {
@@ -195,7 +216,7 @@ def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: P
     }  # fmt: skip
     assert checks["onnx_fill_equals_ours"].largest_difference > 1e-3  # type: ignore[operator]
     assert "has logits in place of last_hidden_state, sentence_emb" in checks["onnx_embed_int8_follows_ours"].detail
-    assert "embed.onnx: onnxruntime cannot load it" in checks["onnx_embed_equals_ours"].detail
+    assert "model.onnx: onnxruntime cannot load it" in checks["onnx_embed_equals_ours"].detail
     assert "is another one; export the model anew" in checks["onnx_tokenizer_equals_ours"].detail
 
 
@@ -203,12 +224,15 @@ def test_a_graph_that_differs_is_not_kept(
     run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(graph: EmbedGraph, folder: Path) -> Path:
-        with torch.no_grad():
-            graph.model.head.bias.add_(0.25)  # after the graph was written
-        return Path(shutil.copy(onnx_folder / graph.file, folder))
+        if graph.task == "fill-mask":
+            with torch.no_grad():
+                graph.model.head.bias.add_(0.25)  # after the graph was written
+        return Path(shutil.copy(onnx_folder / graph.task / "onnx" / "model.onnx", folder))
 
     monkeypatch.setattr(export_module, "write_onnx", write)
-    with pytest.raises(ModelError, match=r"model\.onnx differs from the model by 0\.2.*; nothing was written"):
+    with pytest.raises(
+        ModelError, match=r"fill-mask/onnx/model\.onnx differs from the model by 0\.2.*; nothing was written"
+    ):
         unmask.export(run.folder, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -222,10 +246,11 @@ def test_a_graph_with_8_bits_that_cannot_be_compared(
         (torch.full((2, 3), torch.nan), "not finite"),
     ):
         monkeypatch.setattr(onnx_checks, "_outputs", lambda *_, found=theirs: [("", torch.ones(2, 3), found)])
-        check = onnx_checks.int8_follows_ours(subject, Path("embed_quantized.onnx"), EmbedGraph)
+        check = onnx_checks.int8_follows_ours(subject, Path("model_quantized.onnx"), EmbedGraph)
         assert (check.passed, check.largest_difference) == (False, None)
-        assert check.detail == f"embed_quantized.onnx: {reason}"
-    monkeypatch.setattr(export_module, "write_onnx", lambda graph, _: onnx_folder / graph.file)
+        assert check.detail == f"model_quantized.onnx: {reason}"
+    monkeypatch.setattr(export_module, "write_onnx", lambda _, folder: folder / "model.onnx")
+    monkeypatch.setattr(export_module, "_graph_file", lambda *_: None)
     monkeypatch.setattr(export_module, "write_int8", lambda file: file)
     monkeypatch.setattr(export_module, "onnx_equals_ours", lambda *_: Check(True, 0.0, ""))
     with pytest.raises(ModelError, match=r"model\.onnx: not finite; nothing was written"):
@@ -236,18 +261,18 @@ def test_a_graph_with_8_bits_that_cannot_be_compared(
 def test_an_export_is_replaced_only_when_asked(
     run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(subject: object, folder: Path, *, int8: bool) -> dict[str, object]:
-        (folder / "embed.onnx").write_text("new")
+    def write(subject: object, folder: Path, kinds: object, *, int8: bool) -> dict[str, object]:
+        (folder / "config.json").write_text("new")
         return {}
 
     monkeypatch.setattr(export_module, "_write", write)
     out = tmp_path / "out"
     unmask.export(run.folder, out)
-    (out / "model.onnx").write_text("old")
+    (out / "onnx").mkdir()
     with pytest.raises(RunError, match="already holds an export: replace it with --overwrite, or give another --out"):
         unmask.export(run.folder, out)
     unmask.export(run.folder, out, overwrite=True)
-    assert {path.name: path.read_text() for path in out.iterdir()} == {"embed.onnx": "new"}
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"config.json": "new"}
     (out / "mine.txt").write_text("x")
     with pytest.raises(RunError, match=r"holds other files \(mine\.txt\); give a new or empty folder"):
         unmask.export(run.folder, out, overwrite=True)

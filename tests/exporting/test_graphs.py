@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,6 @@ import unmask
 from tests.using.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
 from unmask.errors import ModelError
 from unmask.exporting import onnx_checks
-from unmask.exporting import onnx_export as export_module
 from unmask.exporting import onnx_graphs as graphs
 from unmask.exporting.checked_model import open_checked_model
 from unmask.exporting.onnx_graphs import EmbedGraph, Graph
@@ -40,7 +40,7 @@ def test_a_folder_says_how_its_graph_pools(
 ) -> None:
     ask_for(sentence_folder, pooling, *modules)
     model = unmask.load(sentence_folder)
-    graph = EmbedGraph.of(model)
+    graph = EmbedGraph.of(open_checked_model(sentence_folder))
     feeds = padded(model, TEXTS)
     with torch.no_grad():
         hidden, vectors = graph(**feeds)
@@ -72,7 +72,7 @@ def test_a_graph_is_compared_with_what_embed_gives(
 ) -> None:
     """Not with itself alone: here both ways to run it pool in the same wrong way."""
     subject = open_checked_model(sentence_folder)
-    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject.model)))
+    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject)))
     assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph).passed
     monkeypatch.setattr(graphs, "_means", lambda hidden, mask: hidden[:, 1])
     check = onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph)
@@ -98,23 +98,26 @@ def test_pooling_that_is_not_offered_is_said(
 def test_the_file_pools_as_the_folder_says(
     sentence_folder: Path,  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from tests.exporting.test_export import feeds_of, run_graph
 
-    monkeypatch.setattr(export_module, "GRAPHS", (EmbedGraph,))
     ask_for(sentence_folder, FIRST, "Normalize")
     out = tmp_path_factory.mktemp("out") / "graphs"
-    unmask.export(sentence_folder, out)
+    unmask.export(sentence_folder, out, task="feature-extraction")
     feeds: dict[str, Any] = feeds_of(out, TEXTS)
-    vectors = run_graph(out / "embed.onnx", feeds | {"token_type_ids": np.zeros_like(feeds["input_ids"])})[1]
+    vectors = run_graph(out / "onnx" / "model.onnx", feeds | {"token_type_ids": np.zeros_like(feeds["input_ids"])})[1]
     np.testing.assert_allclose(vectors, unmask.load(sentence_folder).embed(TEXTS), atol=1e-4)
     told = (
         "`sentence_embedding` is the hidden state of a text's first token, divided by its length, as the model's fold"
     )
     assert told in (out / "README.md").read_text()
     assert unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed
+    assert json.loads((out / "1_Pooling" / "config.json").read_text()) == FIRST
+    assert [module["path"] for module in json.loads((out / "modules.json").read_text())][1:] == [
+        "1_Pooling",
+        "2_Normalize",
+    ]
     ask_for(sentence_folder, MEAN)  # after the export
     assert not unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed

@@ -52,6 +52,35 @@ def test_a_sound_head_passes(
     assert result.checks[ROW].detail.endswith(("Classification", "QuestionAnswering"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "info", "outputs"),
+    [
+        ("modernbert", replace(INFOS[0], pooling="mean"), ("logits",)),
+        ("bert", INFOS[1], ("logits",)),
+        ("roberta", INFOS[2], ("logits",)),
+        ("modernbert", INFOS[3], ("logits",)),
+        ("bert", INFOS[4], ("start_logits", "end_logits")),
+    ],
+)
+def test_a_task_is_exported(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: Task, outputs: tuple[str, ...]
+) -> None:
+    """As transformers' pipelines would have it: the task's name, its outputs' names, its labels beside it."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder = tuned(make_model, tokenizer, tmp_path / "model", info, layout)
+    result = unmask.export(folder, tmp_path / "out")
+    (graph,) = result.graphs.values()
+    assert graph.outputs == outputs
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"][0].endswith(info.task_head.architecture)
+    assert config.get("id2label", {}) == {str(number): name for number, name in enumerate(info.task_head.names)}
+    checks = unmask.verify(folder, onnx=tmp_path / "out").checks
+    assert checks["onnx_task_equals_ours"].passed
+    assert checks["onnx_tokenizer_equals_ours"].passed
+
+
 def test_large_numbers_are_compared_by_their_size(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     info = INFOS[2]
     model = model_for(make_model, "modernbert", info)

@@ -14,11 +14,17 @@ def export(
     model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder of the graphs.")] = ...,  # type: ignore[assignment]
     format: Annotated[str, typer.Option(help="onnx is the only one.")] = "onnx",  # noqa: A002
+    task: Annotated[
+        str | None,
+        typer.Option(help="The only one that is written, such as feature-extraction or fill-mask; all unless set."),
+    ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write graphs with 8-bit weights, for CPUs.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write ONNX graphs that fill masks and embed texts, for onnxruntime and TensorRT, and compare them with the model.
+    """Write ONNX graphs that embed texts, fill masks or do a fine-tuned model's task, and compare them with the model.
+
+    They lie where optimum, sentence-transformers and transformers.js look for them.
 
     Example: unmask export runs/mine/model --format onnx --out runs/mine/onnx
     """
@@ -26,4 +32,4 @@ def export(
     from unmask.cli.show import note, show
 
     note("writing graphs and comparing them with the model, half a minute or more")
-    show(unmask.export(model, out, format=format, int8=int8, overwrite=overwrite), as_json=as_json)
+    show(unmask.export(model, out, format=format, task=task, int8=int8, overwrite=overwrite), as_json=as_json)

@@ -25,6 +25,7 @@ from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, find_weights
 from unmask.hub import HubName, hub_name
 from unmask.network.config import EncoderConfig
 from unmask.tasks.known import does_task
+from unmask.tasks.task_model import TaskModel, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.loaded_model import Model, load
@@ -134,6 +135,11 @@ class CheckedModel:
         model.hub = self.hub
         model.network.to("cpu", torch.float32).encoder.compute_dtype = torch.float32
         return model
+
+    @cached_property
+    def fine_tuned(self) -> TaskModel:
+        """The model with the head of its task, in float32."""
+        return open_fine_tuned(self.folder, self.tokenizer)
 
     @cached_property
     def raw_weights(self) -> dict[str, Tensor]:

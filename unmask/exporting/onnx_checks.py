@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,24 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.exporting.checked_model import CheckedModel
 from unmask.exporting.checks import TOLERANCE, Check, compare, count, worst
-from unmask.exporting.onnx_graphs import EmbedGraph, FillGraph, Graph
+from unmask.exporting.onnx_graphs import EmbedGraph, Graph, TaskGraph
+from unmask.exporting.transformers_checks import probe_examples
+from unmask.tasks.task_model import outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.using.embedding import pooled
 
-GRAPHS: tuple[type[Graph], ...] = (FillGraph, EmbedGraph)
 CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
 
 
-def int8_file(graph: type[Graph]) -> str:
-    """The name of a graph's file with 8-bit weights."""
-    return Path(graph.file).stem + "_quantized.onnx"
-
-
 def onnx_equals_ours(subject: CheckedModel, file: Path, kind: type[Graph]) -> Check:
-    """A graph in float32 gives our numbers: padded texts, and each text alone; and the vectors of `Model.embed`."""
+    """A graph in float32 gives our numbers, of padded texts and of each alone, and those of `embed` or `predict`.
+
+    Numbers of a task may be large; theirs are compared by their size.
+    """
     checks = []
     for what, ours, theirs in _outputs(subject, file, kind):
-        checks.append(compare(ours, theirs, f"{file.name}, {what}", tolerance=TOLERANCE))
+        tolerance = TOLERANCE * (max(1.0, ours.abs().max().item()) if issubclass(kind, TaskGraph) else 1.0)
+        checks.append(compare(ours, theirs, f"{file.name}, {what}", tolerance=tolerance))
     return worst(checks)
 
 
@@ -46,12 +46,14 @@ def int8_follows_ours(subject: CheckedModel, file: Path, kind: type[Graph]) -> C
     return Check(correlation >= CORRELATION, found.largest_difference, detail)
 
 
-def onnx_tokenizer_equals_ours(subject: CheckedModel, folder: Path) -> Check:
-    """The tokenizer beside the graphs is the model's."""
-    same = load_tokenizer(folder).fingerprint == subject.tokenizer.fingerprint
-    return count(
-        [] if same else [f"{folder / 'tokenizer.json'} is another one; export the model anew"], "tokenizer.json"
-    )
+def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:
+    """The tokenizers beside the graphs are the model's."""
+    wrong = [
+        f"{folder / 'tokenizer.json'} is another one; export the model anew"
+        for folder in folders
+        if load_tokenizer(folder).fingerprint != subject.tokenizer.fingerprint
+    ]
+    return count(wrong, "tokenizer.json")
 
 
 def _outputs(subject: CheckedModel, file: Path, kind: type[Graph]) -> list[tuple[str, Tensor, Tensor]]:
@@ -60,7 +62,7 @@ def _outputs(subject: CheckedModel, file: Path, kind: type[Graph]) -> list[tuple
     Raises:
         ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
     """
-    graph = kind.of(subject.model)
+    graph = kind.of(subject)
     rows = subject.probe.padded(subject.tokenizer.special.pad)
     batches = [rows]
     for row, ids in enumerate(subject.probe.texts):
@@ -76,15 +78,32 @@ def _outputs(subject: CheckedModel, file: Path, kind: type[Graph]) -> list[tuple
         with torch.no_grad():
             ours = graph(**feeds)
         real = batch["attention_mask"].bool()
-        for a, b in zip(ours if isinstance(ours, tuple) else (ours,), _run(session, file, feeds), strict=True):
-            tokens = a.dim() == b.dim() == 3
-            pairs.append(("padded texts and texts alone", a[real] if tokens else a, b[real] if tokens else b))
+        outputs = ours if isinstance(ours, tuple) else (ours,)
+        for a, b, by_token in zip(outputs, _run(session, file, feeds), graph.by_token, strict=True):
+            tokens = by_token and b.shape[:2] == real.shape
+            pairs.append(("padded texts and texts alone", a[real] if by_token else a, b[real] if tokens else b))
     if isinstance(graph, EmbedGraph):
         feeds = {name: rows[name] for name in graph.inputs} | _of_one_type(graph, rows)
         vectors = _run(session, file, feeds)[graph.outputs.index("sentence_embedding")]
         what = "vectors as of embed (export anew if the pooling has changed)"
         pairs.append((what, _embedded(subject, graph), vectors))
+    if isinstance(graph, TaskGraph):
+        feeds = {name: rows[name].contiguous() for name in graph.inputs}
+        pairs += _predicted(subject, graph, rows, _run(session, file, feeds))
     return pairs
+
+
+def _predicted(
+    subject: CheckedModel, graph: TaskGraph, rows: Mapping[str, Tensor], found: list[Tensor]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """What the model of a task says of the texts, packed, and what the graph says of the same."""
+    model, task_head = subject.fine_tuned, graph.task_head
+    types_BS = rows["token_type_ids"] if "token_type_ids" in graph.inputs else None
+    examples = probe_examples(subject.probe, task_head, types_BS)
+    for row, ours_NC in enumerate(outputs_of(model.network, model.task, examples)):
+        theirs = torch.stack([each[row] for each in found], -1) if len(found) > 1 else found[0][row]
+        theirs_NC = theirs[: len(ours_NC)] if graph.by_token[0] else theirs[None]
+        yield "outputs as of predict", torch.from_numpy(ours_NC), theirs_NC
 
 
 def _of_one_type(graph: Graph, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,12 +1,19 @@
-"""A model to a folder of ONNX graphs that can be used alone."""
+"""A model to ONNX graphs, each in a folder that can be used alone.
+
+Optimum, sentence-transformers and transformers.js look for one name in a folder, whatever they want of the graph. So a
+folder has one task, and a model with several gets a folder for each:
+
+    feature-extraction/    config.json, tokenizer, README.md; onnx/model.onnx: hidden states and vectors
+    fill-mask/             the same; onnx/model.onnx: logits over the vocabulary
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +21,29 @@ from typing import Any
 from unmask.claimed import ClaimedFolder
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.checked_model import CheckedModel, open_checked_model
-from unmask.exporting.onnx_checks import GRAPHS, int8_file, int8_follows_ours, onnx_equals_ours
-from unmask.exporting.onnx_graphs import OPSET, EmbedGraph, Graph, data_file, missing_onnx, write_int8, write_onnx
+from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours
+from unmask.exporting.onnx_graphs import (
+    GRAPHS,
+    OPSET,
+    EmbedGraph,
+    Graph,
+    data_file,
+    graphs_of,
+    missing_onnx,
+    write_int8,
+    write_onnx,
+)
 from unmask.exporting.onnx_readme import write_readme
 from unmask.folders.model_folder import CONFIG
+from unmask.folders.sentence_files import POOLING_FOLDERS, copy_sentence_files
 from unmask.results import Readable, Sheet, Shown
 
 log = logging.getLogger("unmask")
-_OTHERS = (CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md")
+ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder
+_OTHERS = (
+    CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", "modules.json",
+    "sentence_bert_config.json", "config_sentence_transformers.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +69,7 @@ class Export(Readable):
     Attributes:
         model: What was exported, as it was named.
         folder: Where the files are.
-        graphs: By the name of the file.
+        graphs: By the place of the file in the folder.
     """
 
     model: str
@@ -66,7 +88,7 @@ class Export(Readable):
             for name, graph in self.graphs.items()
         ]
         yield Sheet(("graph", ">MB", ">largest difference", "outputs"), rows)
-        yield f"in {self.folder}, with a README for onnxruntime and TensorRT; check them again with"
+        yield f"in {self.folder}, each with a README that says what loads it; check them again with"
         yield f"unmask verify {self.model} --onnx {self.folder}"
 
 
@@ -75,23 +97,31 @@ def export(
     out: str | Path,
     *,
     format: str = "onnx",  # noqa: A002
+    task: str | None = None,
     int8: bool = False,
     overwrite: bool = False,
 ) -> Export:
-    """Writes `model.onnx` (logits) and `embed.onnx` (hidden states, and a vector of each text as `Model.embed` makes it
-    by default), and compares them with the model.
+    """Writes a graph for each task of a model, and compares it with the model.
 
-    A folder without a masked-language-model head gets `embed.onnx` alone.
+    It lies where optimum, sentence-transformers and transformers.js look for it:
+
+        a masked language model   feature-extraction: hidden states, and a vector of each text as `Model.embed` makes it
+                                  by default; fill-mask: logits over the vocabulary
+        a bare encoder            feature-extraction
+        a fine-tuned model        text-classification, token-classification or question-answering
+
+    One graph lies in `out` itself (`out/onnx/model.onnx`), several each in a folder that is called as the task.
 
     Args:
         model: Folder of a model, or of a run; or the name of a model on the hub.
         out: A new or empty folder, or one that an export wrote.
         format: `onnx`; there is no other.
+        task: The only one that is written; None: all that the model has.
         int8: Also write each graph with 8-bit weights (`model_quantized.onnx`): a quarter of the size, near, not equal.
         overwrite: Replace an export that is there.
 
     Raises:
-        SettingsError: The format is unknown, or a package is missing.
+        SettingsError: The format is unknown, the model has no such task, or a package is missing.
         ModelError: There is no model, its folder asks for a pooling that is not offered, or a written graph differs
             from it by more than 1e-3.
         RunError: The folder holds something.
@@ -101,13 +131,14 @@ def export(
     subject, out = open_checked_model(model), Path(out)
     if (reason := missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
+    kinds = _wanted(subject, task)
     place = _folder(out)
     place.check(overwrite=overwrite)
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
-            graphs = _write(subject, Path(made), int8=int8)
+            graphs = _write(subject, Path(made), kinds, int8=int8)
             place.make()
             place.clear(place.ours)
             for new in Path(made).iterdir():
@@ -117,19 +148,30 @@ def export(
     return Export(str(model), out, graphs)
 
 
-def _write(subject: CheckedModel, folder: Path, *, int8: bool) -> dict[str, GraphFile]:
+def _wanted(subject: CheckedModel, task: str | None) -> tuple[type[Graph], ...]:
+    kinds = graphs_of(subject)
+    if task is None:
+        if kinds == (EmbedGraph,):
+            log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EmbedGraph.task)
+        return kinds
+    known: dict[str, type[Graph]] = {EmbedGraph.task: EmbedGraph} | {kind.task: kind for kind in kinds}
+    if task not in known:
+        raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
+    return (known[task],)
+
+
+def _write(subject: CheckedModel, folder: Path, kinds: Sequence[type[Graph]], *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and makes sure of each graph."""
-    settings = subject.model.embed_settings()
-    kinds = GRAPHS if subject.has_head else (EmbedGraph,)
-    if not subject.has_head:
-        log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EmbedGraph.file)
     graphs = {}
     for kind in kinds:
-        file = write_onnx(kind.of(subject.model), folder)
+        place = folder / kind.task if len(kinds) > 1 else folder
+        (place / ONNX).mkdir(parents=True)
+        file = write_onnx(kind.of(subject), place / ONNX)
+        name = str(file.relative_to(folder))
         check = onnx_equals_ours(subject, file, kind)
         if not check.passed:
-            raise ModelError(f"{kind.file} differs from the model by {check.largest_difference}; nothing was written")
-        graphs[file.name] = _graph_file(subject, file, kind, check.largest_difference)
+            raise ModelError(f"{name} differs from the model by {check.largest_difference}; nothing was written")
+        graphs[name] = _graph_file(subject, file, kind, check.largest_difference)
         if int8:
             small = write_int8(file)
             check = int8_follows_ours(subject, small, kind)
@@ -137,31 +179,39 @@ def _write(subject: CheckedModel, folder: Path, *, int8: bool) -> dict[str, Grap
                 raise ModelError(f"{check.detail}; nothing was written")
             if not check.passed:
                 log.warning("%s; use the graph in float32 instead", check.detail)
-            graphs[small.name] = _graph_file(subject, small, kind, check.largest_difference)
-    shutil.copyfile(subject.folder / CONFIG, folder / CONFIG)
-    length = subject.model.network.config.max_position_embeddings
-    subject.tokenizer.save(folder, max_length=length, with_types=subject.tells_types)
+            graphs[str(small.relative_to(folder))] = _graph_file(subject, small, kind, check.largest_difference)
+        _write_others(subject, place, kind)
+    return graphs
+
+
+def _write_others(subject: CheckedModel, place: Path, kind: type[Graph]) -> None:
+    """What a library reads beside a graph."""
+    network, content = subject.model.network, dict(subject.config)
+    if kind is EmbedGraph:
+        stem = str((content.get("architectures") or [""])[0]).partition("For")[0]
+        content["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
+        copy_sentence_files(subject.folder, place)
+    (place / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    length = network.config.max_position_embeddings
+    subject.tokenizer.save(place, max_length=length, with_types=subject.tells_types)
     pad = subject.tokenizer.special.pad
     write_readme(
-        folder,
-        inputs=graphs[EmbedGraph.file].inputs,
+        place,
+        graph=kind.of(subject),
+        files=sorted(file.name for file in (place / ONNX).glob("*.onnx")),
         max_length=length,
-        graphs=tuple(graphs),
         pad=(pad, subject.tokenizer.token(pad)),
-        settings=settings,
     )
-    return graphs
 
 
 def _graph_file(subject: CheckedModel, file: Path, kind: type[Graph], difference: float | None) -> GraphFile:
     assert difference is not None
-    graph = kind.of(subject.model)
+    graph = kind.of(subject)
     size = sum(part.stat().st_size for part in (file, data_file(file)) if part.is_file())
     return GraphFile(size, difference, graph.inputs, graph.outputs)
 
 
 def _folder(out: Path) -> ClaimedFolder:
     """The folder of an export, which holds nothing else; all its files are moved there at the end."""
-    graphs = [name for kind in GRAPHS for name in (kind.file, int8_file(kind))]
-    ours = (*_OTHERS, *graphs, *(f"{name}.data" for name in graphs))
+    ours = (*_OTHERS, ONNX, *(kind.task for kind in GRAPHS), *POOLING_FOLDERS)
     return ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("--overwrite",))

@@ -1,10 +1,10 @@
 """What is exported, as modules over plain tensors, and the ONNX files that are written of it.
 
-Exported are the two functions that users want of a model: logits and vectors. They run the encoder's tensor operations,
-not its compiled loops (`unmask.compiled.serves` says no while exporting), and attention is written out, so that every
-engine finds operations that it knows. Files are in float32, or with 8-bit weights.
+Exported are the functions that users want of a model: logits at masks, vectors, what a task's head says. They run the
+encoder's tensor operations, not its compiled loops (`unmask.compiled.serves` says no while exporting), and attention is
+written out, so that every engine finds operations that it knows. Files are in float32, or with 8-bit weights.
 
-Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary.
+Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary, C = outputs of a task.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from unmask.errors import ModelError
+from unmask.exporting.checked_model import CheckedModel
+from unmask.folders.task_folder import TaskHead
 from unmask.network.encoder import MaskedLM
 from unmask.using.embedding import EmbedSettings
-from unmask.using.loaded_model import Model
+
+FILE = "model.onnx"  # the only name that optimum, sentence-transformers and transformers.js look for
 
 
 class Graph(nn.Module):
     """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout tells two types apart.
 
     Attributes:
+        task: What it does, in the hub's words; its folder is called so where there are several.
         short: What it is called in tables.
-        file: Name of the graph's file.
         outputs: Names of what `forward` returns.
+        by_token: For each output, whether it has a value for each position.
     """
 
+    task: str
     short: str
-    file: str
     outputs: tuple[str, ...]
+    by_token: tuple[bool, ...]
 
     def __init__(self, model: MaskedLM) -> None:
         super().__init__()
@@ -46,9 +52,9 @@ class Graph(nn.Module):
         self.eval()
 
     @classmethod
-    def of(cls, model: Model) -> Self:
-        """The graph of a loaded model."""
-        return cls(model.network)
+    def of(cls, subject: CheckedModel) -> Self:
+        """The graph of a model."""
+        return cls(subject.model.network)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -66,9 +72,10 @@ class Graph(nn.Module):
 class FillGraph(Graph):
     """Logits [B, S, V] at every position."""
 
+    task = "fill-mask"
     short = "fill"
-    file = "model.onnx"  # the name that optimum looks for
     outputs = ("logits",)
+    by_token = (True,)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Logits; at padding they mean nothing."""
@@ -83,22 +90,23 @@ class EmbedGraph(Graph):
         settings: The pooling, and whether vectors are divided by their length; long texts are not split here.
     """
 
+    task = "feature-extraction"
     short = "embed"
-    file = "embed.onnx"
     outputs = ("last_hidden_state", "sentence_embedding")
+    by_token = (True, False)
 
     def __init__(self, model: MaskedLM, settings: EmbedSettings) -> None:
         super().__init__(model)
         self.settings = settings
 
     @classmethod
-    def of(cls, model: Model) -> Self:
-        """The graph of a loaded model, which pools as its folder says.
+    def of(cls, subject: CheckedModel) -> Self:
+        """The graph of a model, which pools as its folder says.
 
         Raises:
             ModelError: The folder asks for a pooling that is not offered; or a file is damaged.
         """
-        return cls(model.network, model.embed_settings())
+        return cls(subject.model.network, subject.model.embed_settings())
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -109,6 +117,97 @@ class EmbedGraph(Graph):
         if self.settings.normalize:
             vectors_BD = vectors_BD / (vectors_BD * vectors_BD).sum(1, keepdim=True).sqrt().clamp(min=1e-12)
         return hidden_BSD, vectors_BD
+
+
+class TaskGraph(Graph):
+    """What a fine-tuned model says: the outputs of its head, named as transformers' class for the task has them.
+
+    Args:
+        model: The network.
+        head: Of the task.
+    """
+
+    short = "task"
+
+    def __init__(self, model: MaskedLM, head: TaskHead) -> None:
+        super().__init__(model)
+        self.task_head = head
+
+    @classmethod
+    def of(cls, subject: CheckedModel) -> Self:
+        """The graph of a fine-tuned model.
+
+        Raises:
+            ModelError: Transformers runs it here too; its head cannot be read.
+        """
+        network = subject.fine_tuned.network
+        if not isinstance(network, MaskedLM):
+            raise ModelError(
+                f"{subject.folder}: transformers runs this model, so there is no graph of ours; write one with "
+                "optimum-cli export onnx"
+            )
+        return cls(network, subject.fine_tuned.task.task_head)
+
+
+class TextGraph(TaskGraph):
+    """Logits [B, C] of whole texts."""
+
+    task = "text-classification"
+    outputs = ("logits",)
+    by_token = (False,)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Logits, or the number of a regression."""
+        hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
+        x_BD = _means(hidden_BSD, attention_mask) if self.task_head.pooling == "mean" else hidden_BSD[:, 0]
+        return self.model.outputs(self.task_head.head, x_BD)
+
+
+class TagGraph(TaskGraph):
+    """Logits [B, S, C] of the tags of tokens."""
+
+    task = "token-classification"
+    outputs = ("logits",)
+    by_token = (True,)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Logits; at padding they mean nothing."""
+        return self.model.outputs(self.task_head.head, self.encode(input_ids, attention_mask, token_type_ids))
+
+
+class AnswerGraph(TaskGraph):
+    """Logits [B, S] that an answer begins at a token, and that it ends there."""
+
+    task = "question-answering"
+    outputs = ("start_logits", "end_logits")
+    by_token = (True, True)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits; at padding they mean nothing."""
+        hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
+        start_BS, end_BS = self.model.outputs(self.task_head.head, hidden_BSD).unbind(-1)
+        return start_BS, end_BS
+
+
+GRAPHS: tuple[type[Graph], ...] = (EmbedGraph, FillGraph, TextGraph, TagGraph, AnswerGraph)
+_OF_ARCHITECTURES: dict[str, type[TaskGraph]] = {
+    "SequenceClassification": TextGraph,
+    "TokenClassification": TagGraph,
+    "QuestionAnswering": AnswerGraph,
+}
+
+
+def graphs_of(subject: CheckedModel) -> tuple[type[Graph], ...]:
+    """What can be made of a model: of a fine-tuned one its task, else vectors and, where it has the head, masks filled.
+
+    Raises:
+        ModelError: It is fine-tuned, and its head cannot be read.
+    """
+    if subject.does_task:
+        return (_OF_ARCHITECTURES[subject.fine_tuned.task.task_head.architecture],)
+    return (EmbedGraph, FillGraph) if subject.has_head else (EmbedGraph,)
 
 
 def _means(hidden_BSD: Tensor, attention_mask_BS: Tensor) -> Tensor:
@@ -137,9 +236,11 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
         folder: An existing folder.
 
     Returns:
-        The file; weights of more than 1.9 GB lie in one beside it, named with `.data` behind.
+        The file; weights of more than 1.9 GB lie in one beside it, named with `_data` behind.
     """
-    file = folder / graph.file
+    import onnx_ir
+
+    file = folder / FILE
     batch, length = Dim("batch"), Dim("length", max=graph.model.config.max_position_embeddings)
     # Two texts: an axis of size 1 would be taken for one that always has this size.
     # And a tensor for each input: one that stands in two places would be taken for one input.
@@ -158,13 +259,19 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
             verbose=False,
         )
         assert exported is not None
-        exported.save(str(file), external_data=num_bytes > _LARGEST_FILE)
+        beside = data_file(file).name if num_bytes > _LARGEST_FILE else None
+        onnx_ir.save(exported.model, file, external_data=beside)
     return file
 
 
 def data_file(file: Path) -> Path:
-    """Where the weights of a graph lie that are too large for its own file."""
-    return file.with_name(file.name + ".data")
+    """Where the weights of a graph lie that are too large for its own file; optimum asks for no other name."""
+    return file.with_name(file.name + "_data")
+
+
+def int8_file(file: Path) -> Path:
+    """Where a graph lies with 8-bit weights; optimum and transformers.js call it so."""
+    return file.with_stem(f"{file.stem}_quantized")
 
 
 def write_int8(file: Path) -> Path:
@@ -174,14 +281,14 @@ def write_int8(file: Path) -> Path:
         file: A graph in float32.
 
     Returns:
-        The new file, named as optimum does (`model_quantized.onnx`).
+        The new file (`model_quantized.onnx`).
 
     Source: Jacob et al. 2018, section 2.1, with ranges found at run time.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    quantized = file.with_stem(f"{file.stem}_quantized")
+    quantized = int8_file(file)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, _quiet():
         shaped = Path(scratch) / file.name
         quant_pre_process(

@@ -1,16 +1,18 @@
-"""README.md of a folder of graphs: how onnxruntime and TensorRT take them."""
+"""README.md of a graph's folder: what loads it, and how onnxruntime and TensorRT take it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.exporting.onnx_graphs import OPSET, EmbedGraph, FillGraph
-from unmask.using.embedding import EmbedSettings
+from unmask.exporting.onnx_graphs import OPSET, AnswerGraph, EmbedGraph, FillGraph, Graph, TagGraph, TextGraph
 
-_TEXT = """# ONNX graphs
+_TEXT = """# ONNX: {task}
 
-Made by `unmask export`, opset {opset}, standard operations only. `tokenizer.json` and `config.json` are beside them, so
-this folder can be used alone.
+Made by `unmask export`, opset {opset}, standard operations only. `tokenizer.json` and `config.json` are beside it, so
+this folder can be used alone, and these libraries find what they look for:
+
+{libraries}
 
 | file | outputs |
 | --- | --- |
@@ -18,9 +20,7 @@ this folder can be used alone.
 
 Inputs are {inputs}, each int64 of shape [batch, length]. Both axes are dynamic; the length goes up to {longest}. In
 `attention_mask` a text's tokens are 1 and the padding behind them 0. Outputs at padding mean nothing.
-
-`sentence_embedding` is {vectors}, as the model's folder says.
-
+{told}
 ## onnxruntime
 
 ```python
@@ -36,7 +36,7 @@ feeds = {{
     "input_ids": np.array([text.ids for text in encoded]),
     "attention_mask": np.array([text.attention_mask for text in encoded]),{types}
 }}
-hidden, vectors = onnxruntime.InferenceSession("embed.onnx").run(None, feeds)
+{outputs} = onnxruntime.InferenceSession("onnx/model.onnx").run(None, feeds)
 ```
 
 ## TensorRT
@@ -51,55 +51,80 @@ TensorRT 10 reads graphs of this opset; give it the shapes to expect. Names end 
 `--fp16` rounds to half precision: compare some outputs with those of onnxruntime before relying on them. The same
 graphs run on GPUs in onnxruntime with `providers=["TensorrtExecutionProvider", "CUDAExecutionProvider"]`.
 """
+_LIBRARIES = {
+    EmbedGraph: (
+        '- sentence-transformers: `SentenceTransformer(FOLDER, backend="onnx")`',
+        "- optimum: `ORTModelForFeatureExtraction.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("feature-extraction", FOLDER)`',
+    ),
+    FillGraph: (
+        '- sentence-transformers: `SparseEncoder(FOLDER, backend="onnx")` (SPLADE)',
+        "- optimum: `ORTModelForMaskedLM.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("fill-mask", FOLDER)`',
+    ),
+    TextGraph: (
+        "- optimum: `ORTModelForSequenceClassification.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("text-classification", FOLDER)`',
+    ),
+    TagGraph: (
+        "- optimum: `ORTModelForTokenClassification.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("token-classification", FOLDER)`',
+    ),
+    AnswerGraph: (
+        "- optimum: `ORTModelForQuestionAnswering.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("question-answering", FOLDER)`',
+    ),
+}
+_SHAPES = {
+    FillGraph: ("batch, length, vocabulary",),
+    EmbedGraph: ("batch, length, hidden size", "batch, hidden size"),
+    TextGraph: ("batch, classes",),
+    TagGraph: ("batch, length, tags",),
+    AnswerGraph: ("batch, length", "batch, length"),
+}
+_VECTORS = {
+    "mean": "the mean of a text's hidden states, special tokens included",
+    "first": "the hidden state of a text's first token",
+}
 
 
-def write_readme(
-    folder: Path,
-    *,
-    inputs: tuple[str, ...],
-    max_length: int,
-    graphs: tuple[str, ...],
-    pad: tuple[int, str],
-    settings: EmbedSettings,
-) -> None:
+def write_readme(folder: Path, *, graph: Graph, files: Sequence[str], max_length: int, pad: tuple[int, str]) -> None:
     """Writes it.
 
     Args:
-        folder: Of the graphs.
-        inputs: Names of their inputs.
+        folder: Of the graph.
+        graph: What is in it.
+        files: Names of its files.
         max_length: Longest text in tokens.
-        graphs: The files' names.
         pad: Id and name of the padding token.
-        settings: How vectors are made.
     """
-    outputs = {kind.file.removesuffix(".onnx"): kind.outputs for kind in (FillGraph, EmbedGraph)}
-    shapes = {"logits": "batch, length, vocabulary", "last_hidden_state": "batch, length, hidden size"}
-    lines = []
-    for name in graphs:
-        names = outputs[name.removesuffix(".onnx").removesuffix("_quantized")]
-        told = (f"`{output}` [{shapes.get(output, 'batch, hidden size')}]" for output in names)
-        lines.append(f"| `{name}` | {', '.join(told)} |")
-    types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(inputs) > 2 else ""
-    vectors = {
-        "mean": "the mean of a text's hidden states, special tokens included",
-        "first": "the hidden state of a text's first token",
-    }[settings.pooling]
+    kind = type(graph)
+    named = zip(graph.outputs, _SHAPES[kind], strict=True)
+    outputs = ", ".join(f"`{output}` [{shape}]" for output, shape in named)
+    types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(graph.inputs) > 2 else ""
+    told = ""
+    if isinstance(graph, EmbedGraph):
+        by_length = ", divided by its length" if graph.settings.normalize else ""
+        told = f"\n`sentence_embedding` is {_VECTORS[graph.settings.pooling]}{by_length}, as the model's folder says.\n"
     text = _TEXT.format(
+        task=graph.task,
         opset=OPSET,
-        files="\n".join(lines),
-        inputs=", ".join(f"`{name}`" for name in inputs),
+        libraries="\n".join(_LIBRARIES[kind]),
+        files="\n".join(f"| `onnx/{name}` | {outputs} |" for name in files),
+        inputs=", ".join(f"`{name}`" for name in graph.inputs),
         longest=max_length,
         pad=pad[0],
         pad_token=repr(pad[1]).replace("'", '"'),
         types=types,
-        vectors=vectors + (", divided by its length" if settings.normalize else ""),
-        trtexec=_trtexec(inputs, max_length),
+        told=told,
+        outputs=", ".join(graph.outputs) + ("," if len(graph.outputs) == 1 else ""),
+        trtexec=_trtexec(graph.inputs, max_length),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def _trtexec(inputs: tuple[str, ...], max_length: int) -> str:
-    lines = ["trtexec --onnx=embed.onnx --saveEngine=embed.plan --fp16"]
+    lines = ["trtexec --onnx=onnx/model.onnx --saveEngine=model.plan --fp16"]
     for option, batch, length in (("min", 1, 1), ("opt", 8, max(1, max_length // 2)), ("max", 32, max_length)):
         shapes = ",".join(f"{name}:{batch}x{length}" for name in inputs)
         lines.append(f"    --{option}Shapes={shapes}")

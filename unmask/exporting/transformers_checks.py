@@ -24,7 +24,7 @@ from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.encoder import MaskedLM
 from unmask.tasks.examples import Example
 from unmask.tasks.known import task_of
-from unmask.tasks.task_model import open_fine_tuned, outputs_of
+from unmask.tasks.task_model import outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -243,7 +243,7 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
         return f"transformers {transformers.__version__} has no {architecture}"
     try:
         head = task_of(subject.config, subject.folder).task_head
-        ours = open_fine_tuned(subject.folder, subject.tokenizer)
+        ours = subject.fine_tuned
     except ModelError as error:
         if KEY in subject.config:
             raise
@@ -253,7 +253,7 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
     probe = make_probe(ours.network.config, subject.tokenizer)
     rows = probe.padded(subject.tokenizer.special.pad)
     types_BS = rows["token_type_ids"] if ours.network.config.num_types > 1 else None
-    found = outputs_of(ours.network, ours.task, _examples(probe, head, types_BS))
+    found = outputs_of(ours.network, ours.task, probe_examples(probe, head, types_BS))
     expected = _theirs(theirs, {name: rows[name] for name in rows if types_BS is not None or name != "token_type_ids"})
     checks = []
     for row, output in enumerate(found):
@@ -264,7 +264,7 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
     return worst(checks)
 
 
-def _examples(probe: Probe, head: TaskHead, types_BS: Tensor | None) -> list[Example]:
+def probe_examples(probe: Probe, head: TaskHead, types_BS: Tensor | None) -> list[Example]:
     """The texts as inputs of the task: outputs are asked for where its head looks."""
     examples = []
     for number, ids in enumerate(probe.texts):

@@ -19,14 +19,9 @@ from unmask.exporting.checks import (
     special_ids,
     tied_weights,
 )
-from unmask.exporting.onnx_checks import (
-    GRAPHS,
-    int8_file,
-    int8_follows_ours,
-    onnx_equals_ours,
-    onnx_tokenizer_equals_ours,
-)
-from unmask.exporting.onnx_graphs import missing_onnx
+from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours, onnx_tokenizer_equals_ours
+from unmask.exporting.onnx_export import ONNX
+from unmask.exporting.onnx_graphs import FILE, EmbedGraph, Graph, graphs_of, int8_file, missing_onnx
 from unmask.exporting.transformers_checks import (
     missing_transformers,
     task_head_equals_ours,
@@ -34,6 +29,8 @@ from unmask.exporting.transformers_checks import (
     tokenizer_round_trip,
     transformers_equals_ours,
 )
+from unmask.files import read_object
+from unmask.folders.model_folder import CONFIG
 from unmask.folders.transformers_folder import runs_in_transformers
 from unmask.results import Readable, Sheet, Shown, Styled
 
@@ -148,18 +145,32 @@ def _graph_jobs(
     subject: CheckedModel, onnx: str | Path | None
 ) -> dict[str, Callable[[CheckedModel], Check | str]] | str:
     """The checks of the graphs that are there; a reason where there are none."""
-    folder = subject.folder / "onnx" if onnx is None else Path(onnx)
+    folder = subject.folder / ONNX if onnx is None else Path(onnx)
+    found = _exported(subject, folder)
     jobs: dict[str, Callable[[CheckedModel], Check | str]] = {}
-    for kind in GRAPHS:
-        if (file := folder / kind.file).is_file():
-            jobs[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
-        if (file := folder / int8_file(kind)).is_file():
-            jobs[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=file, kind=kind)
+    for kind, place in found.items():
+        file = place / ONNX / FILE
+        jobs[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
+        if int8_file(file).is_file():
+            jobs[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=int8_file(file), kind=kind)
     if not jobs:
         if onnx is not None:
             raise ModelError(
                 f"{folder}: there is no graph; write them with unmask export {subject.folder} --out {folder}"
             )
         return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
-    jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folder=folder)
+    jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=list(found.values()))
     return jobs if (reason := missing_onnx()) is None else reason
+
+
+def _exported(subject: CheckedModel, folder: Path) -> dict[type[Graph], Path]:
+    """Where the folders of a model's graphs are: each called as its task, or one that is the folder itself."""
+    if not any(folder.rglob(FILE)):
+        return {}
+    kinds: list[type[Graph]] = list(dict.fromkeys((*graphs_of(subject), EmbedGraph)))
+    found = {kind: folder / kind.task for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()}
+    if found or not (folder / ONNX / FILE).is_file():
+        return found
+    architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
+    bare = "For" not in str(architectures)
+    return {next(kind for kind in kinds if (kind is EmbedGraph) == bare): folder}

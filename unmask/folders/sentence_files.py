@@ -14,6 +14,7 @@ By the last `unmask verify` knows whether files are what training wrote.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from unmask.errors import ModelError
 from unmask.files import file_sha256, write_atomically
 from unmask.folders.layout_names import Pooling
 
-MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
+MODULES = "modules.json"
+POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
+_SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
 _OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
 # What newer files say under `pooling_mode`, older ones say with a key each.
 _MODES = {
@@ -65,6 +68,24 @@ def read_normalize(folder: Path) -> bool:
         ModelError: A file is damaged.
     """
     return any(kind == "Normalize" for kind, _ in _modules(folder))
+
+
+def copy_sentence_files(folder: Path, out: Path) -> None:
+    """Copies what makes a folder one of sentence-transformers, where it is one, so that vectors are made alike there.
+
+    Args:
+        folder: Of a model whose pooling is offered here (`read_pooling`).
+        out: An existing folder.
+    """
+    modules = _modules(folder)
+    for name in (MODULES, *_SETTINGS) if modules else ():
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, out / name)
+    for kind, path in modules:
+        if kind != "Transformer":
+            (out / path).mkdir(exist_ok=True)
+            for file in (folder / path).glob("*.json"):
+                shutil.copyfile(file, out / path / file.name)
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

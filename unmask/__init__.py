@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmask.masking.features import count_tokens
     from unmask.masking.masker import MaskedRows, Masker
     from unmask.masking.mlm import MLM
+    from unmask.masking.trainer_loss import evaluation_loss, token_losses
     from unmask.pretraining.auditing import MaskingAudit, audit
     from unmask.pretraining.lexicons import LexiconMade, lexicon, lexicon_tables
     from unmask.pretraining.preparing import Prepared, prepare
@@ -59,6 +60,7 @@ __all__ = [
     "count_tokens",
     "embed",
     "evaluate",
+    "evaluation_loss",
     "export",
     "fill",
     "finetune",
@@ -71,6 +73,7 @@ __all__ = [
     "pretrain",
     "recipes",
     "score",
+    "token_losses",
     "tune",
     "verify",
 ]
@@ -102,6 +105,7 @@ _WHERE = {
     "count_tokens": "unmask.masking.features",
     "embed": "unmask.using.embedded_file",
     "evaluate": "unmask.using.evaluation",
+    "evaluation_loss": "unmask.masking.trainer_loss",
     "export": "unmask.exporting.onnx_export",
     "fill": "unmask.using.loaded_model",
     "finetune": "unmask.finetuning.finetuning",
@@ -114,6 +118,7 @@ _WHERE = {
     "pretrain": "unmask.pretraining.pretraining",
     "recipes": "unmask.recipe.recipe",
     "score": "unmask.using.scoring",
+    "token_losses": "unmask.masking.trainer_loss",
     "tune": "unmask.comparing.verdicts",
     "verify": "unmask.exporting.verification",
 }

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.masking.collator_helpers import FAMILIES, features_of, wrapped
-from unmask import MaskingCollator
+from unmask import MaskingCollator, evaluation_loss, token_losses
 from unmask.errors import DataError
 
 transformers = pytest.importorskip("transformers")
@@ -303,3 +304,49 @@ def test_the_tokenizer_is_saved_beside_the_model(tmp_path: Path) -> None:
     trainer, _ = train(tmp_path / "run", "unigram")
     trainer.save_model(str(tmp_path / "saved"))
     assert (tmp_path / "saved" / "tokenizer.json").is_file()
+
+
+def evaluated(tmp_path: Path, batch_size: int, **exact: Any) -> dict[str, float]:
+    tokenizer = wrapped("wordpiece")
+    collator = MaskingCollator(tokenizer, strategy="whole_word")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_eval_batch_size=batch_size, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    rows = [{"input_ids": row["input_ids"][: 4 + 5 * (n % 5)]} for n, row in enumerate(features_of("wordpiece", 24))]
+    model = model_of("bert", tokenizer).eval()
+    with torch.no_grad():  # so that losses differ
+        model.cls.predictions.decoder.weight.mul_(20)
+    trainer = transformers.Trainer(model, arguments, data_collator=collator, eval_dataset=collator.fixed(rows), **exact)
+    found: dict[str, float] = trainer.evaluate()
+    batches = [batch for _, batch in model.seen]
+    total = count = 0.0
+    for batch in batches:
+        with torch.no_grad():
+            logits = model(**batch, attention_mask=(batch["input_ids"] != tokenizer.pad_token_id).long()).logits
+        chosen = batch["labels"] != -100
+        picked = logits[chosen].log_softmax(-1).gather(1, batch["labels"][chosen][:, None])
+        total, count = total - picked.sum().item(), count + chosen.sum().item()
+    return found | {"by_hand": total / count, "count": count}
+
+
+def test_the_loss_of_an_evaluation_is_that_of_its_masks(tmp_path: Path) -> None:
+    exact = {"compute_metrics": evaluation_loss, "preprocess_logits_for_metrics": token_losses}
+    by_size = [evaluated(tmp_path, size, **exact) for size in (1, 7, 24)]
+    for found in by_size:
+        assert found["eval_loss"] == pytest.approx(found["by_hand"], rel=1e-5)
+        assert found["eval_predicted_tokens"] == found["count"] == by_size[0]["count"]
+        assert found["eval_perplexity"] == pytest.approx(np.exp(found["by_hand"]), rel=1e-4)
+    whole = evaluated(tmp_path, 7, compute_metrics=evaluation_loss)
+    assert whole["eval_loss"] == pytest.approx(whole["by_hand"], rel=1e-5), "of logits"
+    own = [evaluated(tmp_path, size)["eval_loss"] for size in (1, 24)]
+    assert abs(own[0] - own[1]) > 1e-3, "what Trainer reports depends on the size of a batch"
+
+
+def test_evaluations_without_targets_or_with_logits_at_masks_alone() -> None:
+    nothing = np.full((2, 3), -100)
+    with pytest.raises(DataError, match="nothing to predict in the evaluation's rows: give masked ones"):
+        evaluation_loss(transformers.EvalPrediction(np.zeros((2, 3)), nothing))
+    with pytest.raises(DataError, match=r"predictions of shape \(2, 5\) are neither losses nor logits"):
+        evaluation_loss(transformers.EvalPrediction(np.zeros((2, 5)), nothing))
+    with pytest.raises(DataError, match=r"shape \(4, 9\) are not one for each label, \(2, 3\); a model with sparse"):
+        token_losses((torch.zeros(4, 9),), torch.from_numpy(nothing))

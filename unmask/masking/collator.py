@@ -46,7 +46,9 @@ class MaskingCollator:
     masks of evaluation are not made by the collator but by the data: `eval_dataset=collator.fixed(held_out)` are rows
     that are masked already, always in the same way, and that the collator only pads. A data set without it gets the
     masks of the current epoch, so its loss moves with them; the callback says so in the log, and keeps the progress of
-    the training as it is.
+    the training as it is. `Trainer`'s own `eval_loss` is a mean of means, which depends on the size of a batch;
+    `compute_metrics=unmask.evaluation_loss, preprocess_logits_for_metrics=unmask.token_losses` makes it the loss per
+    predicted token.
 
     **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `position_ids`,
     `special_tokens_mask` and `word_starts` are understood; a column that holds one integer a token is an annotation

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -375,3 +378,49 @@ def test_an_unknown_kind_of_tokenizer(main: Main, corpus_file: Path, tmp_path: P
     assert code == 2
     assert "tokenizer.kind" in err
     assert "'unigram'" in err
+
+
+def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_bytes(corpus_file.read_bytes())
+    (tmp_path / "texts" / "b.pdf").write_text("x")
+    arguments = ("prepare", tmp_path / "texts", "--vocab-size", 200, "--workers", 1, "--out")
+    code, out, err = main(*arguments, tmp_path / "plain")
+    assert (code, "a document is a block" in err) == (0, True)
+    caplog.clear()
+    code, again, err = main(*arguments, tmp_path / "quiet", "-q")
+    assert (code, err) == (0, "")
+    assert again.replace("/quiet\n", "/plain\n") == out, "the result is the same"
+    assert "passed over: 1 (.pdf)" in caplog.text, "warnings stay"
+    code, _, err = main(*arguments, tmp_path / "told", "--verbose")
+    assert (code, " INFO corpus: a document is a block" in err) == (0, True)
+    code, _, err = main(*arguments, tmp_path / "both", "-q", "-v")
+    assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
+
+
+def test_texts_from_standard_input(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pipe(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    text = "The [MASK] loves the king."
+    pipe(f"{text}\r\n".encode())
+    assert main("fill", run.folder / "model", "-")[:2] == main("fill", run.folder / "model", text)[:2]
+    pipe(f"{text}\n".encode())
+    tokenizer = ("--tokenizer", run.folder / "model", "--strategy", "random")
+    assert main("masks", "-", *tokenizer)[:2] == main("masks", text, *tokenizer)[:2]
+    for content, message in ((b" \n", "standard input is empty"), (b"a\xff", "standard input is not UTF-8 (byte 1)")):
+        pipe(content)
+        code, _, err = main("masks", "-")
+        assert (code, message in err) == (2, True)
+
+
+def test_conventions_of_terminals(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("masks", "The king sees.", "--tokenizer", run.folder / "model", "--strategy", "random", "--rate", 0.9)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colours = re.compile(r"\x1b\[[\d;]*3[0-7]")
+    assert colours.search(main(*arguments)[1])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colours.search(main(*arguments)[1])
+    for name, value in (("_UNMASK_COMPLETE", "complete_bash"), ("COMP_WORDS", "unmask fi"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert main()[1].split() == ["fill", "finetune"]

@@ -89,7 +89,7 @@ def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.Capture
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setenv("TERM", "xterm")  # on a dumb one no bar is drawn
-    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "stderr_console", lambda: Console(file=screen, force_terminal=True, width=120))
     with ConsoleBar("reading") as bar:
         bar.notify(Progress("hidden tokens", 100, 400))
         [task] = bar.progress.tasks

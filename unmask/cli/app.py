@@ -22,12 +22,12 @@ from unmask.cli.prepare import prepare
 from unmask.cli.pretrain import pretrain
 from unmask.cli.recipes import recipes
 from unmask.cli.score import score
+from unmask.cli.verbosity import with_verbosity
 from unmask.cli.verify import verify
 
 STOPPED = 130  # by Ctrl-C, where nothing is kept of what was begun
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Pretrain masked language models on your own text, and use them in transformers.",
@@ -56,7 +56,7 @@ COMMANDS = (  # in the order of --help
 )  # fmt: skip
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(with_verbosity(command))
 
 
 def main() -> None:

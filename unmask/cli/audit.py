@@ -13,8 +13,8 @@ from unmask.cli.options import JsonFlag, Settings
 
 def audit(
     data: Annotated[list[str], typer.Argument(help="A prepared folder, or files, folders or patterns of text.")],
-    recipe: Annotated[str | None, typer.Option(help="Whose masking is audited. [default: every strategy]")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Only this strategy. [default: every strategy]")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Whose masking is audited. \\[default: every strategy]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only this strategy. \\[default: every strategy]")] = None,
     settings: Settings = None,
     max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are masked.")] = 500_000,
     out: Annotated[Path | None, typer.Option(help="An HTML file with plots.")] = None,

@@ -18,8 +18,8 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     ),
     minutes: Annotated[float | None, typer.Option(help="Minutes of training of each run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of each run, instead of minutes.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each recipe. [default: 3]")] = None,
-    base: Annotated[str | None, typer.Option(help="Recipe under strategies. [default: tiny]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each recipe. \\[default: 3]")] = None,
+    base: Annotated[str | None, typer.Option(help="Recipe under strategies. \\[default: tiny]")] = None,
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens; the loss is that of the first.")] = "0.15",
     primary: Annotated[
         str | None,
@@ -35,7 +35,7 @@ def compare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         str | None, typer.Option(help="What the task is measured on; unless given, the validation file.")
     ] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search a recipe's numbers instead, with Optuna.")] = False,
-    trials: Annotated[int | None, typer.Option(help="With --tune: runs, of all processes. [default: 20]")] = None,
+    trials: Annotated[int | None, typer.Option(help="With --tune: runs, of all processes. \\[default: 20]")] = None,
     search: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=LOW..HIGH", help="With --tune: a number, or KEY=A,B,...; may be repeated."),

@@ -47,22 +47,22 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     ] = ...,  # type: ignore[assignment]
     pooling: Annotated[
         Pooling | None,
-        typer.Option(help="Mean of a text's tokens, or its first token. [default: what the model's folder says]"),
+        typer.Option(help="Mean of a text's tokens, or its first token. \\[default: what the model's folder says]"),
     ] = None,
     normalize: Annotated[
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
-            help="Divide each vector by its length. [default: what the model's folder says]",
+            help="Divide each vector by its length. \\[default: what the model's folder says]",
             show_default=False,
         ),
     ] = None,
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
     ] = LongTexts.error,
-    column: Annotated[str | None, typer.Option(help="Where a table's text stands. [default: found]")] = None,
+    column: Annotated[str | None, typer.Option(help="Where a table's text stands. \\[default: found]")] = None,
     id_column: Annotated[
-        str | None, typer.Option(help="Where a table's ids stand. [default: id, else the number of the row]")
+        str | None, typer.Option(help="Where a table's ids stand. \\[default: id, else the number of the row]")
     ] = None,
     precision: PrecisionOption = Precision.float32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,

@@ -16,10 +16,10 @@ def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
     masks: Annotated[int, typer.Option(help="Masks of each passage of text.")] = 2,
     max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are used.")] = 200_000,
     length: Annotated[
-        int | None, typer.Option(help="Positions shown at once. [default: the model's, at most 512]")
+        int | None, typer.Option(help="Positions shown at once. \\[default: the model's, at most 512]")
     ] = None,
     pseudo_tokens: Annotated[int, typer.Option(help="Tokens hidden one at a time; 0: none.")] = 1_000,
-    column: Annotated[str | None, typer.Option(help="Column of the text in tables. [default: found]")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of the text in tables. \\[default: found]")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, ModelName
+from unmask.cli.options import JsonFlag, ModelName, text_of
 
 
 class Joint(Enum):
@@ -20,13 +20,13 @@ class Joint(Enum):
 
 def fill(
     model: ModelName,
-    text: Annotated[str, typer.Argument(help="A text with one or several [MASK].")],
+    text: Annotated[str, typer.Argument(help="A text with one or several [MASK]; - reads it from standard input.")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     joint: Annotated[
         Joint, typer.Option(help="Several masks together: from left to right, the surest first, or not at all.")
     ] = Joint.beam,
     candidates: Annotated[
-        str | None, typer.Option(help="The words that may stand there, with commas between them. [default: any]")
+        str | None, typer.Option(help="The words that may stand there, with commas between them. \\[default: any]")
     ] = None,
     max_pieces: Annotated[int, typer.Option(help="Also words of several tokens, up to so many.")] = 1,
     as_json: JsonFlag = False,
@@ -39,5 +39,5 @@ def fill(
     from unmask.cli.show import show
 
     given = None if candidates is None else candidates.split(",")
-    found = unmask.fill(model, text, top_k=top_k, joint=joint.value, candidates=given, max_pieces=max_pieces)
+    found = unmask.fill(model, text_of(text), top_k=top_k, joint=joint.value, candidates=given, max_pieces=max_pieces)
     show(found, as_json=as_json)

@@ -25,8 +25,8 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     text: Text = None,
     second: Second = None,
     label: Annotated[str | None, typer.Option(help="Column of the class, the number or the tags.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs, each with the next seed. [default: 1]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first run. [default: 0]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs, each with the next seed. \\[default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first run. \\[default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="finetune.KEY=VALUE", help="Change one setting; may be repeated."),

@@ -14,7 +14,7 @@ def lexicon(
     data: Annotated[Path, typer.Argument(help="Folder that unmask prepare has made.")],
     out: Annotated[Path, typer.Option(help="File of the lexicon, such as lexicon.safetensors.")] = ...,  # type: ignore[assignment]
     size: Annotated[
-        int | None, typer.Option(help="Most collocations. [default: one for 256 words of text, at most 800,000]")
+        int | None, typer.Option(help="Most collocations. \\[default: one for 256 words of text, at most 800,000]")
     ] = None,
     min_count: Annotated[int, typer.Option(help="Collocations stand in the text more often than this.")] = 10,
     max_words: Annotated[int, typer.Option(help="Words of the longest, up to 5.")] = 5,

@@ -1,13 +1,12 @@
-"""What commands share: options, and how `--json` prints.
+"""What commands share: options, and what their texts stand for.
 
 Heavy modules are imported within a command, here and in `commands/`, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,20 +20,36 @@ Settings = Annotated[
 ]
 TokenizerKind = Annotated[
     str | None,
-    typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. [default: wordpiece]"),
+    typer.Option(help="What is trained: wordpiece, bpe (byte-level), unigram or char. \\[default: wordpiece]"),
 ]
 TokenizerName = Annotated[
     str | None,
-    typer.Option(help="tokenizer.json, vocab.txt, their folder, or a name on the hub. [default: trains one]"),
+    typer.Option(help="tokenizer.json, vocab.txt, their folder, or a name on the hub. \\[default: trains one]"),
 ]
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")
 ]
 
 
-def print_json(content: Any) -> None:
-    """Prints exactly one JSON object on stdout."""
-    sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")
+def text_of(text: str) -> str:
+    """A text that was given, or the whole of standard input for `-`.
+
+    Raises:
+        SettingsError: Standard input is a terminal, empty, or not UTF-8.
+    """
+    from unmask.errors import SettingsError
+
+    if text != "-":
+        return text
+    if sys.stdin.isatty():
+        raise SettingsError("- reads standard input, but that is a terminal; pipe a text into the command")
+    try:
+        found = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error
+    if not found.strip():
+        raise SettingsError("standard input is empty")
+    return found
 
 
 def rates_of(text: str) -> tuple[float, ...]:

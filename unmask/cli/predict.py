@@ -15,7 +15,7 @@ def predict(
     model: Annotated[str, typer.Argument(help="Folder of a fine-tuned model, or its name on the hub.")],
     file: Annotated[Path, typer.Argument(help="As for training, without labels; or lines of text.")],
     out: Annotated[
-        Path | None, typer.Option(help="JSONL or CSV file (lists in it are JSON). [default: JSON lines on stdout]")
+        Path | None, typer.Option(help="JSONL or CSV file (lists in it are JSON). \\[default: JSON lines on stdout]")
     ] = None,
     text: Text = None,
     second: Second = None,

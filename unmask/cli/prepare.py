@@ -15,7 +15,7 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
     tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")] = None,
     annotate: Annotated[
         str | None,
         typer.Option(
@@ -23,7 +23,7 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         ),
     ] = None,
     settings: Settings = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. [default: one a core]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. \\[default: one a core]")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep shards that are there, whole or in part, if made as asked now.")
     ] = False,

@@ -14,7 +14,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="CHECKPOINT",
-        help="Begin with this model (or run, or name on the hub). [default: new weights]",
+        help="Begin with this model (or run, or name on the hub). \\[default: new weights]",
     ),
 ]
 ExtendVocab = Annotated[
@@ -30,7 +30,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, folders or patterns of text, - for stdin, or a prepared folder. [default: Tiny Shakespeare]"
+            help="Files, folders or patterns of text, - for stdin, or a prepared folder. \\[default: Tiny Shakespeare]"
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = ...,  # type: ignore[assignment]
@@ -39,7 +39,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     tokens: Annotated[int | None, typer.Option(help="Tokens of text to train on, instead of minutes.")] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. [default: tiny; continue]"),
+        typer.Option(help="Name of a recipe (see unmask recipes), or a .toml file. \\[default: tiny; continue]"),
     ] = None,
     from_: From = None,
     extend_vocab: ExtendVocab = None,
@@ -49,7 +49,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     ] = None,
     tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. [default: fits the text]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and masks.")] = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from rich import progress as rich_progress
-from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from unmask.cli.show import stderr_console
 from unmask.measuring.held_out import HeldOut
 from unmask.pretraining.run_metrics import Arrivals
 from unmask.pretraining.run_reporter import Line
@@ -25,11 +25,6 @@ SMOOTHING = 0.05
 RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 
 
-def console() -> Console:
-    """The terminal behind stderr."""
-    return Console(stderr=True, highlight=False, emoji=False)
-
-
 class ConsoleBar:
     """A bar on stderr, or nothing where that is no terminal; what reporters of all commands draw with."""
 
@@ -39,7 +34,7 @@ class ConsoleBar:
         Args:
             first: What is done before there is anything to count; None waits for what is told.
         """
-        self.console = console()
+        self.console = stderr_console()
         self.progress = rich_progress.Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

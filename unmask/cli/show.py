@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from unmask.cli.verbosity import Spoken
 from unmask.results import Readable, Sheet, Shown
 
 
@@ -33,7 +34,12 @@ def show(result: Readable, *, as_json: bool) -> None:
 
 def note(text: str) -> None:
     """Says on stderr what is done now."""
-    Console(stderr=True, highlight=False, emoji=False).print(Text(text, "dim"), soft_wrap=True)
+    stderr_console().print(Text(text, "dim"), soft_wrap=True)
+
+
+def stderr_console() -> Console:
+    """The terminal behind stderr, which takes nothing where little is to be said."""
+    return Console(stderr=True, highlight=False, emoji=False, quiet=Spoken.is_quiet)
 
 
 def results_console() -> Console:

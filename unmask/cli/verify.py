@@ -14,7 +14,7 @@ from unmask.cli.options import JsonFlag, ModelName
 def verify(
     model: ModelName,
     onnx: Annotated[
-        Path | None, typer.Option(help="What export wrote of it. [default: `onnx` in the model's folder]")
+        Path | None, typer.Option(help="What export wrote of it. \\[default: `onnx` in the model's folder]")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

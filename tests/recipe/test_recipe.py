@@ -10,6 +10,7 @@ from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
 from unmask.network.config import Rotary
 from unmask.recipe.new_model import encoder_config
+from unmask.recipe.overrides import as_overrides
 from unmask.recipe.recipe import Recipe, load_recipe, recipe_names
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.settings import AdamWSettings
@@ -70,6 +71,27 @@ def test_the_order_of_settings_does_not_matter() -> None:
     schedule = load_recipe("tiny", overrides=settings).training.schedule
     assert (schedule.kind, schedule.warmup) == ("cosine", 0.1)  # type: ignore[union-attr]
     assert load_recipe("tiny", overrides=settings) == load_recipe("tiny", overrides=settings[::-1])
+
+
+def test_settings_as_a_dict() -> None:
+    """By section and key, or dotted; what a string of them says in TOML."""
+    given = {
+        "masking": {"rate": {"start": 0.4, "end": 0.2, "kind": "linear"}, "units": {"kind": "words"}},
+        "training.tokens": None,
+        "corpus": {"validation": ["a b.txt", 'quo"te.txt'], "column": "none", "cleaning": {"duplicates": "drop"}},
+        "training": {"steps": 7, "learning_rate": 1e-3},
+    }
+    recipe = load_recipe(overrides=as_overrides(given))
+    assert recipe.masking.rate.model_dump()["start"] == 0.4  # type: ignore[union-attr]
+    assert (recipe.training.steps, recipe.training.learning_rate) == (7, 1e-3)
+    assert recipe.corpus.validation == ("a b.txt", 'quo"te.txt')
+    assert recipe.corpus.column == "none", "a name, and not the absence of one"
+    assert recipe.corpus.cleaning.duplicates == "drop"
+    assert as_overrides(("a.b=1",)) == ("a.b=1",)
+    with pytest.raises(SettingsError, match="give a list of .* or a dict, not the string 'masking.rate=0.3'"):
+        as_overrides("masking.rate=0.3")
+    with pytest.raises(SettingsError, match=r"masking\.rate = \{0\.3\} is set, which no recipe holds"):
+        as_overrides({"masking": {"rate": {0.3}}})
 
 
 def test_a_schedule_of_the_rate() -> None:

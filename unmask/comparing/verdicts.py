@@ -13,6 +13,7 @@ from unmask.comparing.tuning import TunePlan
 from unmask.comparing.tuning import tune as tune_plan
 from unmask.measuring.paired_comparison import percent
 from unmask.pretraining.run_reporter import Reporter
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.results import Result, Sheet, Shown
 
 SEEDS, TRIALS = 3, 20
@@ -94,7 +95,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     train: str | Path | None = None,
     validation: str | Path | None = None,
     test: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Comparison:
     """Trains recipes in turn at equal budgets on the same data, measures all on the same hidden tokens, and judges.
@@ -111,7 +112,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             where there is a task, else the loss.
         pairs: Minimal pairs in BLiMP's format.
         task, train, validation, test: What each model is fine-tuned for, as for `unmask.finetune`.
-        settings: `section.key=value` overrides for all; those of `finetune` are for the task.
+        settings: `section.key=value` overrides for all, or a dict of them; those of `finetune` are for the task.
         reporter: Told of the progress; None logs.
 
     Raises:
@@ -140,7 +141,7 @@ def tune(  # noqa: PLR0913  (as for compare)
     train: str | Path | None = None,
     validation: str | Path | None = None,
     test: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Search:
     """Searches the numbers of a recipe.
@@ -168,7 +169,7 @@ def _protocol(
     pairs: str | Path | None,
     task: tuple[str | Path | None, ...],
     base: str | None,
-    settings: Sequence[str],
+    settings: Overrides,
 ) -> Protocol:
     return Protocol(
         minutes=minutes,
@@ -177,7 +178,7 @@ def _protocol(
         pairs=None if pairs is None else str(pairs),
         task=task_files(*(None if each is None else str(each) for each in task)),
         base=base,
-        settings=tuple(settings),
+        settings=as_overrides(settings),
     )
 
 

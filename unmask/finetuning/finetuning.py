@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
 from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.recipe.architecture import checkpoint_sha256
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.results import Readable, Result, Sheet, Shown, duration
 from unmask.tasks.known import task_named
 from unmask.tasks.settings import FinetuneSettings
@@ -153,7 +154,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     validation: str | Path,
     out: str | Path,
     test: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
     reporter: Reporter | None = None,
@@ -168,7 +169,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         validation: What the best model is told by.
         out: Folder of the result.
         test: What the best model is measured on besides.
-        settings: `finetune.key=value` overrides of `FinetuneSettings`.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict.
         resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
             training was over (from the beginning where there is none). More seeds may be asked for than before.
         overwrite: Replace the result in `out`.
@@ -178,7 +179,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
     reporter = reporter or LogReporter()
-    chosen = settings_of(settings)
+    chosen = settings_of(as_overrides(settings))
     paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
@@ -206,7 +207,7 @@ def forecast_finetune(
     train: str | Path,
     validation: str | Path,
     test: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> FinetuneForecast:
     """What `finetune` would do with the same arguments; nothing is written.
@@ -215,7 +216,9 @@ def forecast_finetune(
         UnmaskError: As `finetune`.
     """
     paths = _paths(train, validation, test)
-    return forecast(_opened(find_model(model), task, paths, settings_of(settings), reporter or LogReporter()))
+    return forecast(
+        _opened(find_model(model), task, paths, settings_of(as_overrides(settings)), reporter or LogReporter())
+    )
 
 
 def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:

@@ -20,6 +20,7 @@ from unmask.pretraining.masking_inputs import masking_tables
 from unmask.pretraining.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
 from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.progress import counted
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
 from unmask.report.audit_page import write_audit
 from unmask.results import Readable, Sheet, Shown, Styled
@@ -104,7 +105,7 @@ def audit(
     *,
     recipe: str | Recipe | None = None,
     strategy: str | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     max_tokens: int = 500_000,
     out: str | Path | None = None,
     reporter: Reporter | None = None,
@@ -116,8 +117,8 @@ def audit(
         recipe: Whose corpus, tokenizer, annotation, masking and rows these are, sentence pairs included: its name, its
             file, or itself. None, and nothing else that chooses a masking: every strategy, by the default recipe.
         strategy: Only this strategy.
-        settings: `section.key=value` overrides; one of masking.strategy, masking.units or masking.weights is a choice
-            of a masking, too.
+        settings: `section.key=value` overrides, or a dict of them; one of masking.strategy, masking.units or
+            masking.weights is a choice of a masking, too.
         max_tokens: At most about this many tokens are masked.
         out: Where a page with plots is written; None writes none.
         reporter: Told of the progress; None logs.
@@ -127,9 +128,10 @@ def audit(
     """
     reporter = reporter or LogReporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
-    chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in settings)
+    overrides = as_overrides(settings)
+    chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in overrides)
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=tuple(settings))
+        recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         root = Path(paths[0])
         if not is_prepared(paths):

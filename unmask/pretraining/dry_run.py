@@ -29,6 +29,7 @@ from unmask.pretraining.run_data import (
 from unmask.pretraining.run_folder import RunFolder, packaged_corpus
 from unmask.pretraining.run_reporter import LogReporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled, duration
 from unmask.shards.preparation import open_annotated, prepare
@@ -157,7 +158,7 @@ def forecast_preparation(
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
     annotate: Sequence[str] | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
 ) -> TextForecast:
     """What `unmask.prepare` would do with the same arguments.
 
@@ -170,7 +171,7 @@ def forecast_preparation(
         "tokenizer.vocab_size": vocab_size,
         "annotation.columns": annotate,
     }
-    recipe = load_recipe(options=options, overrides=tuple(settings))
+    recipe = load_recipe(options=options, overrides=as_overrides(settings))
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
 

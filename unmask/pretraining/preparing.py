@@ -8,6 +8,7 @@ from typing import Any
 
 from unmask.pretraining.run_data import describe
 from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import load_recipe
 from unmask.results import Result, Shown
 from unmask.shards.data_folder import DataFolder
@@ -63,7 +64,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
     annotate: Sequence[str] | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -78,7 +79,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         tokenizer_kind: What is trained: `wordpiece`, `bpe`, `unigram` or `char`.
         vocab_size: Of the trained tokenizer; None fits the text.
         annotate: Columns of annotations: `entities`, `pos`, `dependencies`, `chunks`.
-        settings: `section.key=value` overrides.
+        settings: `section.key=value` overrides, or a dict of them.
         workers: Processes that tokenize; None: one a core.
         resume: Keep shards that are there, whole or in part, if made as asked now.
         overwrite: Replace shards that are there.
@@ -94,7 +95,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         "annotation.columns": None if annotate is None else list(annotate),
     }
     recipe, root, reporter = (
-        load_recipe(options=options, overrides=tuple(settings)),
+        load_recipe(options=options, overrides=as_overrides(settings)),
         Path(out),
         reporter or LogReporter(),
     )

@@ -26,6 +26,7 @@ from unmask.pretraining.run_folder import (
 from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
 from unmask.recipe.architecture import find_checkpoint
+from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe
 from unmask.results import Readable, Shown, Styled, duration
 from unmask.shards.data_folder import DataFolder
@@ -109,7 +110,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
     seed: int | None = None,
-    settings: Sequence[str] = (),
+    settings: Overrides = (),
     from_: str | Path | None = None,
     extend_vocab: int | None = None,
     old_data: str | Path | Sequence[str | Path] | None = None,
@@ -132,7 +133,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
         vocab_size: Of the trained tokenizer; None sizes it to the corpus.
         seed: Of weights, order and masks.
-        settings: `section.key=value` overrides.
+        settings: `section.key=value` overrides, or a dict of them.
         from_: Folder of a model, or of a run, or a name on the hub, that the training begins with: `--from`, spelled as
             Python lets it. Its architecture and tokenizer are taken, and the recipe `continue` where none is given.
         extend_vocab: How many words of the new text get entries of their own; with `from_`.
@@ -157,7 +158,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         tokenizer_kind=tokenizer_kind,
         vocab_size=vocab_size,
         seed=seed,
-        settings=tuple(settings),
+        settings=as_overrides(settings),
         from_=from_,
         extend_vocab=extend_vocab,
         old_data=_old_paths(old_data),
@@ -180,7 +181,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             reporter.note(
                 "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
             )
-        named = any(setting.startswith("masking.budget") for setting in settings)
+        named = any(setting.startswith("masking.budget") for setting in request.settings)
         resolved = claim_recipe(folder, wanted, names_budget=named)
         if goes_on and folder.summary.is_file():
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")

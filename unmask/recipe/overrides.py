@@ -1,13 +1,55 @@
-"""Single settings on top of a recipe: `section.key=value`."""
+"""Single settings on top of a recipe: `section.key=value`, or a dict of them."""
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.tokenizer.settings import TokenizerSettings
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def as_overrides(settings: Overrides) -> tuple[str, ...]:
+    """Settings as functions take them, as `--set` does.
+
+    Args:
+        settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
+
+    Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
+
+    Raises:
+        SettingsError: It is a string, or a value is nothing that a recipe can hold.
+    """
+    if isinstance(settings, str):
+        raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
+    return tuple(_spelled("", settings)) if isinstance(settings, Mapping) else tuple(settings)
+
+
+def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{before}{name}"
+        if isinstance(value, Mapping):
+            yield from _spelled(f"{key}.", value)
+        else:
+            yield f"{key}={'none' if value is None else _toml(key, value)}"
+
+
+def _toml(key: str, value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, str | PurePath):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(key, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
+    raise SettingsError(f"settings: {key} = {value!r} is {type(value).__name__}, which no recipe holds")
+
 
 # Setting one of these replaces what excludes it.
 _REPLACES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +94,28 @@ def test_cross_encoder_puts_a_new_head_on_the_trained_encoder(travelled: unmask.
     with torch.no_grad():
         states = encoder(**ids).last_hidden_state[0]
     assert (states - hidden_states(travelled, TEXTS[0])).abs().max() < 1e-4
+
+
+def test_weights_in_several_files(travelled: unmask.Run, tmp_path: Path) -> None:
+    """As transformers shares large ones out."""
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(travelled.folder / "model")
+    theirs.save_pretrained(tmp_path, max_shard_size="100KB")
+    transformers.AutoTokenizer.from_pretrained(travelled.folder / "model").save_pretrained(tmp_path)
+    parts = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    text = "The king [MASK] the queen."
+    assert unmask.load(tmp_path).fill(text).masks == travelled.model.fill(text).masks
+    assert unmask.verify(tmp_path).passed
+    parts[0].unlink()
+    with pytest.raises(ModelError, match=r"model-00001-of-.*: no such file, but model\.safetensors\.index\.json"):
+        unmask.load(tmp_path)
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="this is an adapter of PEFT, without the model that it changes; merge it fir"):
+        unmask.load(tmp_path)
 
 
 def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.folders.layout_names import FolderLayout
-from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, find_weights
+from unmask.folders.model_folder import CONFIG, LAYOUTS, find_weights, read_weights
 from unmask.hub import HubName, hub_name
 from unmask.network.config import EncoderConfig
 from unmask.tasks.known import does_task
@@ -144,11 +142,7 @@ class CheckedModel:
     @cached_property
     def raw_weights(self) -> dict[str, Tensor]:
         """The stored weights, under the names that they have in the file."""
-        file = self.folder / WEIGHTS
-        try:
-            return load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: damaged ({error})") from error
+        return read_weights(self.folder)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -199,6 +193,16 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
         folder: Of the model, or of a run; or the name of a model on the hub.
 
     Raises:
-        ModelError: There is none.
+        ModelError: There is none, or it is neither of one of our layouts nor fine-tuned.
     """
-    return CheckedModel(find_weights(folder), hub_name(folder))
+    subject = CheckedModel(find_weights(folder), hub_name(folder))
+    try:
+        kind = subject.config.get("model_type")
+    except ModelError:  # of what cannot be read checks tell
+        return subject
+    if isinstance(kind, str) and kind not in LAYOUTS and not subject.does_task:
+        raise ModelError(
+            f"{subject.folder}: the layout {kind!r} is none of ours ({', '.join(LAYOUTS)}), so there is no network to "
+            "compare it with; transformers runs it, and unmask evaluate measures it"
+        )
+    return subject

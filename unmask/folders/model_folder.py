@@ -27,7 +27,7 @@ from unmask.network.layouts import Layout
 
 log = logging.getLogger("unmask")
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _CLASSIFIER = "cls.seq_relationship.weight"
 # A layout is named as transformers names it in `model_type`.
 LAYOUTS: dict[Layout, FolderLayout] = {
@@ -96,15 +96,40 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """The weights of a folder, by the names they have there.
 
     Raises:
-        ModelError: The file is missing or damaged.
+        ModelError: A file is missing or damaged.
     """
-    file = folder / WEIGHTS
-    if not file.is_file():
+    weights: dict[str, torch.Tensor] = {}
+    for file in weight_files(folder):
+        try:
+            weights |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file}: damaged ({error})") from error
+    return weights
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights in files that are read here."""
+    return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's weights: one, or several that an index names.
+
+    Raises:
+        ModelError: One is missing, or the index is damaged.
+    """
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
         raise ModelError(f"{folder}: there is no {WEIGHTS}")
     try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file}: damaged ({error})") from error
+        named = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        files = [folder / Path(name).name for name in sorted(named)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
+    if missing := [file for file in files if not file.is_file()]:
+        raise ModelError(f"{missing[0]}: no such file, but {INDEX} names it")
+    return files
 
 
 def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
@@ -127,14 +152,13 @@ def has_prediction_head(folder: Path, layout: Layout) -> bool:
     Raises:
         ModelError: The weights are missing or damaged.
     """
-    file = folder / WEIGHTS
-    if not file.is_file():
-        raise ModelError(f"{folder}: there is no {WEIGHTS}")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            stored = dict.fromkeys(opened.keys(), torch.empty(0))
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file}: damaged ({error})") from error
+    stored: dict[str, torch.Tensor] = {}
+    for file in weight_files(folder):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                stored |= dict.fromkeys(opened.keys(), torch.empty(0))
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file}: damaged ({error})") from error
     names = LAYOUTS[layout].names
     return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored))
 
@@ -213,6 +237,7 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
 
 
 # Where a model lies: from what users call a model to its folder.
+_ADAPTER = "adapter_config.json"
 _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 
@@ -231,6 +256,11 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         raise ModelError(f"{path}: no such folder; {way_out}, or the name of a model on the hub")
     if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
         path /= "model"
+    if not (path / CONFIG).is_file() and (path / _ADAPTER).is_file():
+        raise ModelError(
+            f"{path}: this is an adapter of PEFT, without the model that it changes; merge it first "
+            "(model.merge_and_unload().save_pretrained(FOLDER) in PEFT), and save the tokenizer beside it"
+        )
     return path
 
 
@@ -241,7 +271,8 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         ModelError: There is no such folder, or it lacks a file.
     """
     path = find_model(model, way_out=way_out)
-    for name in (CONFIG, WEIGHTS):
-        if not (path / name).is_file():
-            raise ModelError(f"{path}: there is no {name}; {way_out}")
+    if not (path / CONFIG).is_file():
+        raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
+    if not has_weights(path):
+        raise ModelError(f"{path}: there is no {WEIGHTS}; {way_out}")
     return path

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError, UnsupportedError
-from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file
+from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, has_weights, label_content, read_config_file
 from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.transformers_network import TransformersConfig, TransformersTask, drawn_from, transformers_config
 
-_OTHER_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError)  # what transformers raises
 
@@ -57,7 +57,7 @@ def runs_in_transformers(folder: Path) -> bool:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind not in LAYOUTS:
         return isinstance(kind, str)
-    if not (folder / WEIGHTS).is_file():
+    if not has_weights(folder):
         return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
     return unsupported(folder) is not None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError, TokenizerError
-from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, find_model
+from unmask.folders.model_folder import CONFIG, LAYOUTS, find_model, has_weights
 from unmask.folders.transformers_folder import import_transformers, read_transformers, unsupported
 from unmask.network.encoder import MaskedLM
 from unmask.network.transformers_network import TransformersConfig, TransformersMaskedLM, longest_of, width_of
@@ -70,7 +70,7 @@ def load_scorable(folder: str | Path) -> Scorable:
     path = find_model(folder)
     if (path / CONFIG).is_file():
         kind = _kind(path)
-        if kind not in LAYOUTS or not (path / WEIGHTS).is_file() or unsupported(path) is not None:
+        if kind not in LAYOUTS or not has_weights(path) or unsupported(path) is not None:
             return _with_transformers(path, kind)
     return as_scorable(load(path))
 

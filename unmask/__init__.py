@@ -10,6 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unmask.comparing.verdicts import Comparison, Search, compare, tune
+    from unmask.errors import (
+        CorpusError,
+        DataError,
+        DivergedError,
+        MemoryFullError,
+        ModelError,
+        RunError,
+        SettingsError,
+        TokenizerError,
+        UnmaskError,
+        UnsupportedError,
+        WriteError,
+    )
     from unmask.exporting.onnx_export import Export, export
     from unmask.exporting.verification import Verification, verify
     from unmask.finetuning.finetuning import FineTuned, finetune
@@ -36,6 +49,9 @@ __version__ = "0.1.0"
 __all__ = [
     "MLM",
     "Comparison",
+    "CorpusError",
+    "DataError",
+    "DivergedError",
     "EmbeddedFile",
     "Evaluation",
     "Export",
@@ -46,15 +62,23 @@ __all__ = [
     "Masker",
     "MaskingAudit",
     "MaskingCollator",
+    "MemoryFullError",
     "Model",
+    "ModelError",
     "Predictions",
     "Prepared",
     "Run",
+    "RunError",
     "Scored",
     "Search",
+    "SettingsError",
     "ShownMasks",
     "TaskModel",
+    "TokenizerError",
+    "UnmaskError",
+    "UnsupportedError",
     "Verification",
+    "WriteError",
     "audit",
     "compare",
     "count_tokens",
@@ -79,6 +103,17 @@ __all__ = [
 ]
 
 _WHERE = {
+    "CorpusError": "unmask.errors",
+    "DataError": "unmask.errors",
+    "DivergedError": "unmask.errors",
+    "MemoryFullError": "unmask.errors",
+    "ModelError": "unmask.errors",
+    "RunError": "unmask.errors",
+    "SettingsError": "unmask.errors",
+    "TokenizerError": "unmask.errors",
+    "UnmaskError": "unmask.errors",
+    "UnsupportedError": "unmask.errors",
+    "WriteError": "unmask.errors",
     "Comparison": "unmask.comparing.verdicts",
     "EmbeddedFile": "unmask.using.embedded_file",
     "Evaluation": "unmask.using.evaluation",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["tokens", "bytes", "characters"]
+Unit = Literal["tokens", "bytes", "characters", "texts"]
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,20 @@ def test_wrong_folders(main: Main, run: unmask.Run, lines: Path, tmp_path: Path)
     assert (code, "these are 2 files; name one of them" in err) == (2, True)
 
 
+def test_a_dataset_that_was_saved(main: Main, run: unmask.Run, tmp_path: Path) -> None:
+    """All of its files, as a file with the same rows."""
+    rows = [{"text": f"The cat sees {n} dogs at sea.", "id": f"row {n}"} for n in range(5)]
+    dataset = pytest.importorskip("datasets").Dataset.from_list(rows)
+    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
+    dataset.to_json(tmp_path / "rows.jsonl")
+    for name in ("saved", "rows.jsonl"):
+        code, _, err = main("embed", run.folder, tmp_path / name, "--out", tmp_path / f"{name}.parquet")
+        assert code == 0, err
+    found, expected = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("saved", "rows.jsonl"))
+    assert found.equals(expected)
+    assert found["id"].to_pylist() == [row["id"] for row in rows]
+
+
 def test_the_precision_is_that_of_the_device_that_embeds(
     main: Main,
     run: unmask.Run,

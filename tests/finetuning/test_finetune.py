@@ -97,6 +97,30 @@ def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Pat
     assert files[0] != files[2]
 
 
+def test_rows_in_memory(encoder: Path, tmp_path: Path) -> None:
+    """The same model as of files with these rows; it goes on with them, and with no others."""
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    rows, held = ([json.loads(line) for line in path.read_text().splitlines()] for path in (train, dev))
+    settings = {"finetune": {"epochs": 1, "batch_size": 16, "precision": "float32"}}
+    unmask.finetune(encoder, task="classify", train=train, validation=dev, out=tmp_path / "a", settings=settings)
+    given: Any = {"train": rows, "validation": held}
+    unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings)
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "ab")
+    assert first == second
+    again = unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings, resume=True)
+    assert again.metrics == json.loads((tmp_path / "b" / "summary.json").read_text())["metrics"]
+    with pytest.raises(RunError, match=r"sha256\.train"):
+        unmask.finetune(
+            encoder,
+            task="classify",
+            train=rows[1:],
+            validation=held,
+            out=tmp_path / "b",
+            settings=settings,
+            resume=True,
+        )
+
+
 def test_evaluations_are_spread_over_an_epoch(encoder: Path, tmp_path: Path) -> None:
     """As many as asked for, the last one at its end."""
     train, dev = write_classes(tmp_path / "a.jsonl", 80, 0), write_classes(tmp_path / "b.jsonl", 9, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.finetuning.helpers import write_jsonl, write_squad
 from unmask.errors import CorpusError
-from unmask.finetuning.task_files import read_files, settings_of
+from unmask.finetuning.task_files import examples_given, read_files, settings_of
 from unmask.tasks.answer import GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify
 from unmask.tasks.known import task_named
@@ -332,7 +332,8 @@ def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="cannot read this kind of file"):
         read(written(tmp_path / "a.xyz", "x"))
     (tmp_path / "folder").mkdir()
-    written(tmp_path / "folder" / "a.csv", "text,label\na,b\n")
+    for name in ("a.csv", "b.tsv"):
+        written(tmp_path / "folder" / name, "text,label\na,b\n")
     with pytest.raises(CorpusError, match="give a single file, not a folder"):
         read(tmp_path / "folder")
 
@@ -354,3 +355,41 @@ def test_real_files(
     assert len(records) == number
     found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
     assert (len(found) if isinstance(labels, int) else found) == labels
+
+
+def test_folders_of_datasets(tmp_path: Path) -> None:
+    """Of several files, one table; of parts, those that are asked for, each with the names of its classes."""
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": labels})
+    rows = [{"text": f"text {n}", "label": n % 2} for n in range(6)]
+    made = datasets.Dataset.from_list(rows, features=features)
+    made.save_to_disk(tmp_path / "one", num_shards=3)
+    expected = [TextRecord(n + 1, f"text {n}", None, ("neg", "pos")[n % 2]) for n in range(6)]
+    found = read(tmp_path / "one")
+    assert list(found.records) == expected
+    assert found.path == tmp_path / "one"
+    parts = datasets.DatasetDict(train=made, validation=made.select([1]), test=made.select([0]))
+    parts.save_to_disk(tmp_path / "parts")
+    with pytest.raises(CorpusError, match="this folder has several parts .train and validation.; name one of them"):
+        read(tmp_path / "parts")
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for name, part in parts.items():
+        part.to_parquet(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet")
+    for given in (tmp_path / "parts", tmp_path / "hub", parts):
+        with examples_given(given, None, made) as files:
+            records = {name: list(read_labelled(each, Classify, NONE).records) for name, each in files.items()}
+        assert records == {"train": expected, "validation": [TextRecord(1, "text 1", None, "pos")], "test": expected}
+    assert [str(each.path) for each in files.values()] == ["train in memory", "train in memory", "test in memory"]
+    with (
+        pytest.raises(CorpusError, match="train in memory: row 2 has no column),
+        examples_given([rows[0], {"text": "x"}], rows, None) as files,
+    ):
+        read_labelled(files["train"], Classify, NONE)
+    for train, validation, message in (
+        (tmp_path / "one", None, "one: there is no part for validation in it"),
+        (write_jsonl(tmp_path / "a.jsonl", rows), None, "a.jsonl: this is one file; give another for validation"),
+        (["a.csv", "b.csv"], rows, "train: give one file or folder, not 2"),
+    ):
+        with pytest.raises(CorpusError, match=message), examples_given(train, validation, None):
+            pass

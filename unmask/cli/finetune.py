@@ -19,7 +19,10 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     model: Annotated[str, typer.Argument(help="Folder of any encoder, such as RUN/model, or its name on the hub.")],
     task: Annotated[str, typer.Option(help="classify, multi_label, regress, pairs, tag or answer.")] = ...,  # type: ignore[assignment]
     train: Annotated[Path, typer.Option(help="CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.")] = ...,  # type: ignore[assignment]
-    validation: Annotated[Path, typer.Option(help="The best model is told by it.")] = ...,  # type: ignore[assignment]
+    validation: Annotated[
+        Path | None,
+        typer.Option(help="The best model is told by it. \\[default: the part for validation of a folder in --train]"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result.")] = ...,  # type: ignore[assignment]
     test: Annotated[Path | None, typer.Option(help="The best model is measured on it besides.")] = None,
     text: Text = None,

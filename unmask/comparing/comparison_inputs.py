@@ -27,6 +27,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.shards.lexicon_file import load_lexicon
 from unmask.shards.manifest import load_manifest
 from unmask.tasks.known import task_named
+from unmask.tasks.labelled_files import example_files
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
 from unmask.text.sources import STDIN, SourceSplit, find_sources, find_split
@@ -150,14 +151,14 @@ def _task(protocol: Protocol) -> dict[str, str]:
         return {}
     files, task, settings = _task_read(protocol.task, protocol.of_finetuning)
     class_weights(files.train, task, settings.class_weights)
-    return {path: file_sha256(Path(path)) for path in protocol.task.paths.values()}
+    return {path: example_files(Path(path)).sha256 for path in protocol.task.paths.values()}
 
 
 def _task_read(named: TaskFiles, overrides: Sequence[str]) -> tuple[Files, Task, FinetuneSettings]:
     """The files as fine-tuning will read them, and what it will do."""
     kind, settings = task_named(named.kind), settings_of(overrides)
     needs_packages()
-    paths = {name: Path(path) for name, path in named.paths.items()}
+    paths = {name: example_files(Path(path)) for name, path in named.paths.items()}
     files, task = read_files(kind, paths, settings, lambda remark: None)  # every run says it
     selecting_metric(task, settings.metric)
     return files, task, settings

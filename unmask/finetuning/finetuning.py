@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.files import file_sha256
 from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
-from unmask.finetuning.task_files import needs_packages, read_files, settings_of
+from unmask.finetuning.task_files import examples_given, needs_packages, read_files, settings_of
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
@@ -23,8 +22,10 @@ from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.results import Readable, Result, Sheet, Shown, duration
 from unmask.tasks.known import task_named
+from unmask.tasks.labelled_files import ExampleFiles
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
+from unmask.text.given import Texts
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.training.hardware import peak_memory
 from unmask.training.loop import step_cost
@@ -150,10 +151,10 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     model: str | Path,
     *,
     task: str,
-    train: str | Path,
-    validation: str | Path,
+    train: Texts,
+    validation: Texts | None = None,
     out: str | Path,
-    test: str | Path | None = None,
+    test: Texts | None = None,
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -165,8 +166,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
             its name on the hub.
         task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
-        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
-        validation: What the best model is told by.
+        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON; a folder that `datasets`
+            wrote or in the hub's layout; or rows in memory (see `unmask.text.given`): dicts, a dataset or table.
+        validation: What the best model is told by; None: the part for validation of a `train` that has parts.
         out: Folder of the result.
         test: What the best model is measured on besides.
         settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict.
@@ -180,16 +182,18 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     """
     reporter = reporter or LogReporter()
     chosen = settings_of(as_overrides(settings))
-    paths = _paths(train, validation, test)
     source = find_model(model)
     folder = ResultFolder(Path(out))
-    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
-    runs = _opened(source, task, paths, chosen, reporter)
+    with examples_given(train, validation, test) as given:
+        inputs = [each.path for each in given.values()]
+        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*inputs, source])
+        runs = _opened(source, task, given, chosen, reporter)
+        sha256 = {name: each.sha256 for name, each in given.items()}
     content = {
         "model": lasting_name(model, source),
         "task": task,
-        **{name: str(path) for name, path in paths.items()},
-        "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
+        **{name: str(each.path) for name, each in given.items()},
+        "sha256": sha256 | {"model": checkpoint_sha256(source)},
         "finetune": chosen.model_dump(),
     }
     finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
@@ -204,9 +208,9 @@ def forecast_finetune(
     model: str | Path,
     *,
     task: str,
-    train: str | Path,
-    validation: str | Path,
-    test: str | Path | None = None,
+    train: Texts,
+    validation: Texts | None = None,
+    test: Texts | None = None,
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> FinetuneForecast:
@@ -215,25 +219,27 @@ def forecast_finetune(
     Raises:
         UnmaskError: As `finetune`.
     """
-    paths = _paths(train, validation, test)
-    return forecast(
-        _opened(find_model(model), task, paths, settings_of(as_overrides(settings)), reporter or LogReporter())
-    )
+    chosen = settings_of(as_overrides(settings))
+    with examples_given(train, validation, test) as given:
+        runs = _opened(find_model(model), task, given, chosen, reporter or LogReporter())
+    return forecast(runs)
 
 
-def _paths(train: str | Path, validation: str | Path, test: str | Path | None) -> dict[str, Path]:
-    given = {"train": train, "validation": validation, "test": test}
-    return {name: Path(path) for name, path in given.items() if path is not None}
-
-
-def _opened(source: Path, task: str, paths: dict[str, Path], settings: FinetuneSettings, reporter: Reporter) -> Runs:
+def _opened(
+    source: Path, task: str, given: Mapping[str, ExampleFiles], settings: FinetuneSettings, reporter: Reporter
+) -> Runs:
     """Model and files, read and found to fit each other."""
     kind = task_named(task)
     needs_packages()
     tokenizer = load_tokenizer(source)
     pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
     pooling = pooling_for(pretrained, kind, settings.pooling)
-    files, learned = read_files(kind, paths, settings, reporter.note, pooling=pooling)
+    for name, each in given.items():
+        if each.path.is_dir():
+            reporter.note(
+                f"{name}: {', '.join(file.name for file in each.files[:3])} ({len(each.files)}) of {each.path}"
+            )
+    files, learned = read_files(kind, given, settings, reporter.note, pooling=pooling)
     return Runs(pretrained, tokenizer, files, learned, settings, reporter)
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import SettingsError
+from unmask.errors import CorpusError, SettingsError
 from unmask.folders.layout_names import Pooling
 from unmask.recipe.overrides import apply_overrides, set_value
 from unmask.settings import validated
-from unmask.tasks.labelled_files import read_labelled
+from unmask.tasks.labelled_files import ExampleFiles, example_files, read_labelled
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Labelled, Task, few
+from unmask.text.given import InMemory, Texts, told_apart
 
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
 
@@ -48,9 +52,44 @@ def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
     return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
 
 
+@contextmanager
+def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
+    """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
+
+    Args:
+        train: A file or folder, or rows in memory; or a folder or dataset with parts.
+        validation: Likewise; None: the part for validation of what is trained on.
+        test: Likewise; None: there is none.
+
+    Raises:
+        CorpusError: One cannot be read, or nothing says what the best model is told by.
+    """
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        here = partial(_place, scratch=Path(scratch))
+        source = here("train", train)
+        found = {"train": example_files(*source, part="train")}
+        if validation is None:
+            found["validation"] = example_files(*source, part="validation")
+        else:
+            found["validation"] = example_files(*here("validation", validation))
+        if test is not None:
+            found["test"] = example_files(*here("test", test))
+        yield found
+
+
+def _place(name: str, given: Texts, *, scratch: Path) -> tuple[Path, Path]:
+    """Where examples lie, and what that is called."""
+    names = told_apart(given) or []
+    if len(names) != 1:
+        raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
+    if isinstance(names[0], InMemory):
+        return names[0].keep(scratch / name), Path(f"{name} in memory")
+    return Path(names[0]), Path(names[0])
+
+
 def read_files(
     kind: type[Task],
-    paths: Mapping[str, Path],
+    paths: Mapping[str, ExampleFiles],
     settings: FinetuneSettings,
     note: Callable[[str], None],
     *,
@@ -60,7 +99,7 @@ def read_files(
 
     Args:
         kind: The task.
-        paths: Of `train` and `validation`, and of `test` where there is one.
+        paths: Files of `train` and `validation`, and of `test` where there is one.
         settings: Name columns.
         note: Told which columns were found, and what is remarkable about labels.
         pooling: What whole texts will be told from.

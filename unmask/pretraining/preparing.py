@@ -14,6 +14,7 @@ from unmask.results import Result, Shown
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.manifest import Manifest
 from unmask.shards.preparation import prepare as prepare_shards
+from unmask.text.given import Texts, told_apart
 
 
 class Prepared(Result):
@@ -57,7 +58,7 @@ class Prepared(Result):
 
 
 def prepare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    paths: str | Path | Sequence[str | Path],
+    paths: Texts,
     *,
     out: str | Path,
     tokenizer: str | Path | None = None,
@@ -73,7 +74,8 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """Tokenizes text into shards, once, for any number of runs. After a stop, the same call goes on.
 
     Args:
-        paths: Files, folders or patterns of text, or `-` for standard input.
+        paths: Files, folders or patterns of text, or `-` for standard input; or texts in memory (see
+            `unmask.text.given`), which are kept in `out`.
         out: Folder of the shards.
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub; None trains one.
         tokenizer_kind: What is trained: `wordpiece`, `bpe`, `unigram` or `char`.
@@ -103,7 +105,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     if folder.is_complete:
         folder.claimed.check(resume=resume, overwrite=overwrite)
     manifest = prepare_shards(
-        [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths],
+        told_apart(paths) or [],
         root,
         corpus=recipe.corpus,
         tokenizer=recipe.tokenizer,

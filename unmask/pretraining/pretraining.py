@@ -21,7 +21,6 @@ from unmask.pretraining.run_folder import (
     claim_recipe,
     claim_sources,
     masks_by_tokens,
-    packaged_corpus,
 )
 from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
@@ -31,6 +30,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.results import Readable, Shown, Styled, duration
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.lexicon_file import load_lexicon
+from unmask.text.given import InMemory, Named, Texts, told_apart
 from unmask.text.sources import STDIN, find_sources
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.using.loaded_model import Model, load
@@ -98,7 +98,7 @@ class Run(Readable):
 
 
 def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    paths: str | Path | Sequence[str | Path] | None = None,
+    paths: Texts | None = None,
     *,
     out: str | Path,
     recipe: str | None = None,
@@ -121,8 +121,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     """Pretrains a masked language model.
 
     Args:
-        paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; None
-            takes the packaged Tiny Shakespeare.
+        paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; or texts in
+            memory (see `unmask.text.given`): strings, rows, a dataset or table, which are kept in `out`, so that a run
+            that goes on has them. None takes the packaged Tiny Shakespeare.
         out: Folder of the run.
         recipe: Name of a packaged recipe, or a TOML file.
         minutes: Budget in minutes of training.
@@ -147,7 +148,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    paths = [paths] if isinstance(paths, str | Path) else paths
+    sources_given = told_apart(paths)
     request = RunRequest(
         recipe=recipe,
         minutes=minutes,
@@ -168,7 +169,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         folder = RunFolder(Path(out))
         goes_on = resume and folder.holds_run
         wanted = None if goes_on and request.is_empty else request.load()
-        inputs = _check_before(paths, tokenizer, wanted)
+        inputs = _check_before(sources_given, tokenizer, wanted)
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
         if overwrite:
             folder.clear()
@@ -176,7 +177,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         begins = not folder.holds_run
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
-        sources = claim_sources(folder, paths)
+        sources = claim_sources(folder, sources_given, reporter.notify)
+        if not begins and any(isinstance(name, InMemory) for name in sources_given or ()):
+            reporter.note("the run goes on with the texts that it began with; those that are given now are not read")
         if goes_on and masks_by_tokens(folder):
             reporter.note(
                 "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
@@ -208,17 +211,16 @@ def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ..
     return tuple(map(str, [given] if isinstance(given, str | Path) else given))
 
 
-def _check_before(
-    paths: Sequence[str | Path] | None, tokenizer: str | Path | None, wanted: Recipe | None
-) -> list[Path]:
+def _check_before(paths: Sequence[Named] | None, tokenizer: str | Path | None, wanted: Recipe | None) -> list[Path]:
     """Finds mistakes before a folder is touched, and so before a long preparation.
 
     Returns:
         What is read.
     """
-    inputs = [Path(path) for path in paths or () if str(path) != STDIN]
-    if paths and not is_prepared(paths):
-        find_sources([path for path in paths if str(path) != STDIN] or [packaged_corpus()], announce=False)
+    named = [path for path in paths or () if not isinstance(path, InMemory) and str(path) != STDIN]
+    if named and not is_prepared(named):
+        find_sources(named, announce=False)
+    inputs = [Path(path) for path in named]
     if tokenizer is not None:
         load_tokenizer(tokenizer)
         inputs.append(local_path(tokenizer, TOKENIZER))

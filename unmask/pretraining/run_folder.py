@@ -2,6 +2,8 @@
 
     recipe.toml          every setting; a folder with it holds a run
     sources.json         the files that the text comes from
+    stdin.txt            what came on standard input, if that was one of them
+    given/               texts that were in memory, if they were given so
     lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
     start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
     old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
@@ -32,8 +34,10 @@ from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.hub import hub_name
+from unmask.progress import Notify, ignore
 from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
-from unmask.text.sources import STDIN, keep_stdin
+from unmask.text.given import GIVEN, InMemory, Named, keep_given
+from unmask.text.sources import STDIN, STDIN_FILE
 
 START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
 
@@ -45,7 +49,8 @@ class RunFolder:
         self.root = root
         self.recipe = root / "recipe.toml"
         self.sources = root / "sources.json"
-        self.stdin = root / "stdin.txt"
+        self.stdin = root / STDIN_FILE
+        self.given = root / GIVEN
         self.start = root / "start"
         self.old = root / "old"
         self.before = root / "before.json"
@@ -118,23 +123,24 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, names_budget: bool
     return kept
 
 
-def claim_sources(folder: RunFolder, paths: Sequence[str | Path] | None) -> list[str]:
+def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Notify = ignore) -> list[str]:
     """The sources of the run: those given now, or those it began with. Called before the recipe is claimed.
 
-    Standard input is kept in the folder, so that a run that goes on has it.
+    Standard input and texts in memory are kept in the folder, so that a run that goes on has them.
 
     Raises:
         RunError: The run was begun on others, or the list of them is damaged.
-        CorpusError: Standard input is asked for and is empty or a terminal.
+        CorpusError: Standard input is asked for and is empty or a terminal; or as `InMemory.keep`.
     """
     if folder.holds_run:
         kept = _kept_sources(folder)
-        if paths and [_absolute(path) for path in paths] != kept and STDIN not in map(str, paths):
+        new = [path for path in paths or () if not isinstance(path, InMemory) and str(path) != STDIN]
+        if new and len(new) == len(paths or ()) and [_absolute(path) for path in new] != kept:
             raise RunError(
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
             )
         return kept
-    given = [_absolute(path) for path in keep_stdin(paths or [packaged_corpus()], folder.root)]
+    given = [_absolute(path) for path in keep_given(paths or [packaged_corpus()], folder.root, notify=notify)]
     write_atomically(folder.sources, json.dumps(given, indent=1) + "\n")
     return given
 

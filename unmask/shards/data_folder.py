@@ -5,6 +5,7 @@
     train/00000.arrow ...    token shards (see `unmask.shards.store`), one a job
     validation/00000.arrow ...
     stdin.txt                what came on standard input, if that was a source
+    given/                   texts that were in memory, if they were given so
     parts/00000.json ...     what each finished job came to
     unfinished.json          what is being made, and of what
 
@@ -29,6 +30,7 @@ from unmask.files import sync_folder, write_atomically, writing
 from unmask.shards.job_parts import PARTS
 from unmask.shards.job_work import TRAIN, VALIDATION
 from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.text.given import GIVEN
 from unmask.text.sources import STDIN_FILE, Source
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -71,7 +73,7 @@ class DataFolder:
         self.parts = root / PARTS
         self._manifest = root / MANIFEST
         self._unfinished = root / UNFINISHED
-        ours = (MANIFEST, UNFINISHED, STDIN_FILE, TOKENIZER, PARTS, TRAIN, VALIDATION)
+        ours = (MANIFEST, UNFINISHED, STDIN_FILE, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
         self.claimed = ClaimedFolder(
             root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
         )
@@ -168,5 +170,5 @@ class DataFolder:
         """Removes what is there only while data is made; where a kill hit this, the next command does it."""
         shutil.rmtree(self.parts, ignore_errors=True)
         for path in self.root.glob("*.partial"):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._unfinished.unlink(missing_ok=True)

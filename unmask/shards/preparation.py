@@ -32,8 +32,9 @@ from unmask.text.annotators import read_gazetteer
 from unmask.text.corpus import Corpus
 from unmask.text.document_classes import label_names
 from unmask.text.documents import TextPiece
+from unmask.text.given import InMemory, Named, keep_given
 from unmask.text.settings import AnnotationSettings, CorpusSettings
-from unmask.text.sources import find_sources, keep_stdin
+from unmask.text.sources import find_sources
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ PARTS_VERSION = 1
 
 
 def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
-    paths: Sequence[str | Path],
+    paths: Sequence[Named],
     out: Path,
     *,
     corpus: CorpusSettings,
@@ -66,7 +67,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     """Tokenizes a corpus into shards. What a try with the same settings has done, before it was stopped, is kept.
 
     Args:
-        paths: Files, folders or patterns; `-` is standard input.
+        paths: Files, folders or patterns; `-` is standard input. Texts in memory are kept in the folder.
         out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
@@ -99,7 +100,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
         if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
             pool.start()
-        opened, plan = open_annotated(list(keep_stdin(paths, out, kept=before is not None)), corpus, annotation)
+        files = list(keep_given(paths, out, kept=before is not None, notify=notify))
+        opened, plan = open_annotated(files, corpus, annotation)
         log.info("corpus: %s", opened.plan.describe())
         if plan is not None:
             note(plan.describe())
@@ -146,9 +148,10 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     return manifest
 
 
-def _named_bytes(paths: Sequence[str | Path]) -> int:
+def _named_bytes(paths: Sequence[Named]) -> int:
     """Bytes of the files that are named as such, which is known before anything is read."""
-    return sum(path.stat().st_size for path in map(Path, paths) if path.is_file())
+    named = (Path(path) for path in paths if not isinstance(path, InMemory))
+    return sum(path.stat().st_size for path in named if path.is_file())
 
 
 def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> None:
@@ -174,7 +177,7 @@ def open_annotated(
 
 
 def preparation_settings(
-    paths: Sequence[str | Path],
+    paths: Sequence[Named],
     corpus: CorpusSettings,
     tokenizer: TokenizerSettings,
     annotation: AnnotationSettings,

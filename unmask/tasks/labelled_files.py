@@ -1,27 +1,81 @@
-"""Labelled files as records: tables (CSV, TSV, JSONL, Parquet, Arrow), CoNLL, CoNLL-U, lines of text."""
+"""Labelled files as records: tables (CSV, TSV, JSONL, Parquet, Arrow), CoNLL, CoNLL-U, lines of text.
+
+A folder that `datasets` wrote, or one in the hub's layout, is a table of several files, or parts of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from unmask.errors import CorpusError
+from unmask.files import file_sha256
 from unmask.tasks.columns import KNOWN, find_columns
 from unmask.tasks.settings import Columns
 from unmask.tasks.task import Labelled, Record, Task
 from unmask.text.reading import BadInput, broken_character, read_lines
-from unmask.text.sources import Source, find_sources
-from unmask.text.tables import LOOK_ROWS, class_name, class_names, rows_of
+from unmask.text.sources import Source, find_sources, find_split
+from unmask.text.tables import LOOK_ROWS, Row, class_name, class_names, rows_of
 
+Part = Literal["train", "validation"]
 _MISSING = {"nan", "null", "none", "n/a", "na"}
 
 
+@dataclass(frozen=True)
+class ExampleFiles:
+    """What examples are read from.
+
+    Attributes:
+        path: As it is called.
+        files: The files, in order; those of a folder are parts of one table.
+        sources: How those of a folder are read; empty for a file that was named.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """Of the content."""
+        found = [file_sha256(file) for file in self.files]
+        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
+    """The files of a path.
+
+    Args:
+        path: A file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
+        called: What it is called in errors and reports; None: as the path.
+        part: Of a folder that has parts; None: it must have none.
+
+    Raises:
+        CorpusError: It is not there, or a folder of something else, or one that lacks the part.
+    """
+    called = called or path
+    if part == "validation" and not path.is_dir():
+        raise CorpusError(f"{called}: this is one file; give another for validation")
+    if not path.is_dir():
+        return ExampleFiles(called, (path,))
+    split = find_split([path], announce=False)
+    if part is None and split.validation:
+        raise CorpusError(f"{called}: this folder has several parts (train and validation); name one of them")
+    if part == "validation" and not split.validation:
+        raise CorpusError(f"{called}: there is no part for validation in it; give one")
+    sources = split.validation if part == "validation" else split.train
+    if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
+        raise CorpusError(f"{called}: give a single file, not a folder of {len(sources)}")
+    return ExampleFiles(called, tuple(source.path for source in sources), tuple(sources))
+
+
 def read_labelled(
-    path: Path,
+    given: Path | ExampleFiles,
     task: type[Task] | Task,
     columns: Columns,
     *,
@@ -31,7 +85,7 @@ def read_labelled(
     """Reads a file.
 
     Args:
-        path: Recognised by its suffix, before that of a compression.
+        given: Recognised by its suffix, before that of a compression; or a folder (see `example_files`).
         task: Its class; or a task, which may know that texts come in pairs.
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
@@ -43,15 +97,18 @@ def read_labelled(
     """
     bad = BadInput(skip=False, way_out=None)
     found: Columns | None = None
-    records = task.own_file(path, with_labels=with_labels)
+    files = example_files(given) if isinstance(given, Path) else given
+    path = files.path
+    records = task.own_file(files.files[0], with_labels=with_labels)
     if records is None:
-        source = _one_source(path)
+        source, *others = files.sources or find_sources(files.files)
         if source.kind in ("conll", "conllu"):
             records = task.of_treebank(source, bad, columns.label, with_labels=with_labels)
         elif source.kind in ("text", "fasta"):
             records = _lines(source, bad, task, with_labels=with_labels)
         else:
-            records, found = _table(source, bad, task, columns, usual or Columns(), with_labels=with_labels)
+            table = _Table(path, source, others)
+            records, found = _read_table(table, bad, task, columns, usual or Columns(), with_labels=with_labels)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file")
     for record in records:
@@ -59,13 +116,6 @@ def read_labelled(
             if broken := broken_character(text):
                 raise CorpusError(f"{path}: row {record.row} holds {broken}, which is no character; take it out")
     return Labelled(path, records, found)
-
-
-def _one_source(path: Path) -> Source:
-    sources = find_sources([path])
-    if len(sources) != 1 or path.is_dir():
-        raise CorpusError(f"{path}: give a single file, not a folder of {len(sources)}")
-    return sources[0]
 
 
 def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_labels: bool) -> list[Record]:
@@ -78,26 +128,43 @@ def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_label
     return [task.of_line(number, part.text) for number, part in lines if part.text.strip()]
 
 
-def _table(
-    source: Source, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
+class _Table(NamedTuple):
+    """A table and the files that it goes on in."""
+
+    path: Path
+    source: Source
+    others: Sequence[Source]
+
+    def rows(self, bad: BadInput, header: str | None, *, nested: bool) -> Iterator[tuple[int, Row]]:
+        """Of all files, numbered on."""
+        begin = 0
+        for source in (self.source, *self.others):
+            number = 0
+            for number, row in rows_of(source, bad, header, nested=nested):
+                yield begin + number, row
+            begin += number
+
+
+def _read_table(
+    table: _Table, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
 ) -> tuple[Sequence[Record], Columns | None]:
-    source = replace(source, label=wanted.label)
+    source = replace(table.source, label=wanted.label)
     header = wanted.text
     first = next(rows_of(source, bad, header, nested=task.nested), (0, {}))[1]
     cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
     known = KNOWN | _named(wanted) | _named(usual)
     if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
         header = name  # the first row of a delimited file names the columns
-    rows = list(rows_of(source, bad, header, nested=task.nested))
+    rows = list(table._replace(source=source).rows(bad, header, nested=task.nested))
     if not rows:
         return [], None
     if task.usual is None:
-        return task.of_rows(source.path, rows, wanted, None, with_labels=with_labels), None
+        return task.of_rows(table.path, rows, wanted, None, with_labels=with_labels), None
     look = [row for _, row in islice(rows, LOOK_ROWS)]
     names = replace(task.usual, pairs="always", guessed=False) if _knows_pairs(task) else task.usual
-    columns = find_columns(look, names, _filled(wanted, usual, look), source.path, with_label=with_labels)
+    columns = find_columns(look, names, _filled(wanted, usual, look), table.path, with_label=with_labels)
     labels = class_names(source, columns.label)
-    return task.of_rows(source.path, rows, columns, labels, with_labels=with_labels), columns
+    return task.of_rows(table.path, rows, columns, labels, with_labels=with_labels), columns
 
 
 def _knows_pairs(task: type[Task] | Task) -> bool:

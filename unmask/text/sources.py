@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -140,7 +140,7 @@ def _expand(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     if (folder / "dataset_dict.json").is_file():
         return _saved_parts(folder, by_name, announce)
-    if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
+    if is_saved_dataset(folder):
         return SourceSplit([Source(file, "arrow") for file in _saved_files(folder)], [])
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if bare_suffix(path) in SUFFIXES and not _is_hidden(path, folder)]
@@ -213,6 +213,11 @@ def _part_of(path: Path) -> str | None:
     return None
 
 
+def part_named(name: str) -> str | None:
+    """`train`, `validation` or `test`, where a part of a dataset is called by a word for it; else None."""
+    return _PART_OF_WORD.get(name.lower())
+
+
 def _announce(folder: Path, parts: Mapping[str, list[str]], names: Sequence[str], what: str) -> None:
     read = {*parts["train"], *parts["validation"]}
     others = [name for name in names if name not in read]
@@ -244,6 +249,11 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether a `Dataset` of `datasets` was saved here; not several of them."""
+    return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+
+
 def _saved_files(folder: Path) -> list[Path]:
     """The files of a dataset that was saved; beside them may lie what `datasets` keeps of changed copies of it."""
     try:
@@ -269,24 +279,17 @@ def _supported() -> str:
     return f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
 
 
-def keep_stdin(names: Sequence[str | Path], folder: Path, *, kept: bool = False) -> Iterator[str | Path]:
-    """Replaces `-` by a file with what came on standard input, since a corpus is read more than once.
-
-    The file has its name only once standard input has ended, so one that is there is whole.
+def read_stdin(file: Path, *, kept: bool) -> Path:
+    """Writes what comes on standard input into a file, which has its name only once all has come.
 
     Args:
-        names: As the user gave them.
-        folder: Where the file is put.
-        kept: Whether the file of an earlier try stands in where nothing comes now.
+        file: Where.
+        kept: Whether a file that is there stands in where nothing comes now.
 
     Raises:
         CorpusError: Standard input is a terminal, or empty.
+        WriteError: The file cannot be written.
     """
-    for name in names:
-        yield _read_stdin(folder / STDIN_FILE, kept=kept) if str(name) == STDIN else name
-
-
-def _read_stdin(file: Path, *, kept: bool) -> Path:
     kept = kept and file.is_file()
     if sys.stdin.isatty():
         if kept:

@@ -17,7 +17,7 @@ from typing import Any
 from unmask.errors import CorpusError
 from unmask.text.documents import read_parts
 from unmask.text.reading import BadInput
-from unmask.text.sources import find_sources
+from unmask.text.sources import find_sources, is_saved_dataset
 from unmask.text.tables import LONGEST_ROW, LOOK_ROWS, find_column, rows_of, text_of
 
 ID = "id"
@@ -41,12 +41,12 @@ class TextFile:
     """A file of texts.
 
     Args:
-        path: The file, of any kind that a corpus may have.
+        path: The file, of any kind that a corpus may have; or a folder that a `Dataset` was saved to.
         column: Where the text of a table stands; None finds it.
         id_column: Where the ids of a table stand; None takes a column called `id`, else numbers of rows.
 
     Attributes:
-        source: The file, with the column of its texts.
+        source: The file, with the column of its texts; the first one of a saved dataset.
         id_column: The column of ids that is read; None where numbers are.
         skipped: What the last reading passed over: reason to number.
         first_skipped: The first of these, such as `line 3`; None where nothing was passed over.
@@ -57,10 +57,11 @@ class TextFile:
 
     def __init__(self, path: str | Path, *, column: str | None = None, id_column: str | None = None) -> None:
         sources = find_sources([path])
-        if len(sources) != 1 or Path(path).is_dir():
+        if (len(sources) != 1 or Path(path).is_dir()) and not is_saved_dataset(Path(path)):
             raise CorpusError(f"{path}: these are {len(sources)} files; name one of them")
         bad = BadInput(skip=False, way_out=None)
-        self.source, self.id_column = sources[0], id_column
+        self.source, *self._others = sources
+        self.id_column = id_column
         self.skipped: Counter[str] = Counter()
         self.first_skipped: str | None = None
         if not self.source.is_table:
@@ -114,8 +115,10 @@ class TextFile:
         bad, column = BadInput(skip=False, way_out=None), self.source.column
         assert column is not None, "tables have one"
         known = [] if self.id_column is None else [self.id_column]
-        for row_number, (number, row) in enumerate(rows_of(self.source, bad, column, known=known), 1):
-            text = text_of(self.source, number, row, column, bad)
+        files = [self.source, *self._others]
+        rows = ((file, *row) for file in files for row in rows_of(file, bad, column, known=known))
+        for row_number, (file, number, row) in enumerate(rows, 1):
+            text = text_of(file, number, row, column, bad)
             assert text is not None, "bad input is an error"
             yield NamedText(row_number if self.id_column is None else self._id(number, row, self.id_column), text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from unmask.results import Result, Sheet, Shown, Styled
 from unmask.shards.manifest import MANIFEST, load_manifest, verify_files
 from unmask.shards.store import TokenStore
 from unmask.text.corpus import Corpus
+from unmask.text.given import Texts, keep_given, told_apart
 from unmask.text.settings import CorpusSettings
 from unmask.text.sources import find_split
 from unmask.text.text_file import naming_column
@@ -143,7 +145,7 @@ class Evaluation(Result):
 
 def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: Model | Scorable | str | Path,
-    paths: str | Path | Sequence[str | Path],
+    paths: Texts,
     *,
     rates: Sequence[float] = (RATE,),
     masks: int = MASKS,
@@ -158,7 +160,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     Args:
         model: Any masked language model, or its folder, or its name on the hub; see
             `unmask.using.scorable.load_scorable`.
-        paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer.
+        paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer; or texts in
+            memory (see `unmask.text.given`).
         rates: Shares of the tokens (and of the words) that are hidden, each evaluated apart, whatever the model was
             trained at.
         masks: How many masks each passage of text gets, turned against each other: while masks x rate is at most 1,
@@ -177,8 +180,9 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     _check(rates, masks, max_tokens, pseudo_tokens)
     scorable = as_scorable(model)
     size = _length(scorable, length)
-    with naming_column():
-        text = _read(scorable, [paths] if isinstance(paths, str | Path) else paths, max_tokens, column)
+    with naming_column(), tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        named = list(keep_given(told_apart(paths) or [], Path(scratch)))
+        text = _read(scorable, named, max_tokens, column)
 
     def measured(what: str, total: int) -> MeasuredPassages:
         count = counted(notify or ignore, what, total)
@@ -195,7 +199,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             "unit": text.unit,
             "documents": len({passage.document for passage in text.passages}),
             "share": text.share,
-            "columns": text.columns,
+            "columns": {path.removeprefix(f"{scratch}/"): name for path, name in text.columns.items()},
             "masks": masks,
             "length": size,
             "words": text.words,

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from unmask.masking.features import count_tokens
     from unmask.masking.masker import MaskedRows, Masker
     from unmask.masking.mlm import MLM
+    from unmask.masking.stored_tables import lexicon_tables
     from unmask.masking.trainer_loss import evaluation_loss, token_losses
     from unmask.pretraining.auditing import MaskingAudit, audit
-    from unmask.pretraining.lexicons import LexiconMade, lexicon, lexicon_tables
+    from unmask.pretraining.lexicons import LexiconMade, lexicon
     from unmask.pretraining.preparing import Prepared, prepare
     from unmask.pretraining.pretraining import Run, pretrain
     from unmask.pretraining.shown_masks import ShownMasks, masks
@@ -145,7 +146,7 @@ _WHERE = {
     "fill": "unmask.using.loaded_model",
     "finetune": "unmask.finetuning.finetuning",
     "lexicon": "unmask.pretraining.lexicons",
-    "lexicon_tables": "unmask.pretraining.lexicons",
+    "lexicon_tables": "unmask.masking.stored_tables",
     "load": "unmask.using.loaded_model",
     "masks": "unmask.pretraining.shown_masks",
     "predict": "unmask.tasks.predicting",

@@ -2,13 +2,65 @@
 
 All are `ValueError`s, so that library users may catch them without importing this module. Whatever is not one of
 these is a defect of ours and keeps its traceback.
+
+Texts name options as the command line has them. In Python the same text names parameters:
+
+    runs/a already holds a run: go on with --resume, or give another --out
+    runs/a already holds a run: go on with resume=True, or give another out
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_FLAGS = ("resume", "overwrite")
+# A command that is named whole stays as it is typed.
+_OPTION = re.compile(
+    r"(?P<command>unmask [a-z]+ [^`;,()]*--[^`;,()]*)"
+    r"|--set (?P<quote>'?)(?P<setting>[a-z_]+\.[a-z_.]+=(?(quote)[^']*|[^\s;,()]*))(?P=quote)"
+    r"|--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<number>\d+)(?![\w.:]))?"
+)
+_on_command_line = False
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """While it is entered, errors name options and not parameters."""
+    global _on_command_line  # noqa: PLW0603  (who is spoken to is a matter of the whole process)
+    before, _on_command_line = _on_command_line, True
+    try:
+        yield
+    finally:
+        _on_command_line = before
+
+
+def addressed(text: str) -> str:
+    """A text that names options, as it is said to whoever is there: on the command line unchanged.
+
+    Example: `take --vocab-size 300 with --set model.num_layers=2` is, in Python,
+    `take vocab_size=300 with settings=['model.num_layers=2']`.
+    """
+    return text if _on_command_line else _OPTION.sub(_in_python, text)
+
+
+def _in_python(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found["command"]
+    if found["setting"]:
+        return f"settings=[{found['setting']!r}]"
+    name = {"from": "from_", "set": "settings"}.get(found["name"], found["name"].replace("-", "_"))
+    if name in _FLAGS:
+        return f"{name}=True"
+    return name if found["number"] is None else f"{name}={found['number']}"
+
 
 class UnmaskError(ValueError):
     """Base of everything that a user's input, settings or environment can cause."""
+
+    def __str__(self) -> str:
+        return addressed(super().__str__())
 
 
 class CorpusError(UnmaskError):
@@ -48,8 +100,8 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
 
     def __str__(self) -> str:
         if self.filename is None:  # made of a text alone
-            return super().__str__()
-        return (
+            return addressed(OSError.__str__(self))
+        return addressed(
             f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same command "
             "again, with --resume where it had begun a run"
         )

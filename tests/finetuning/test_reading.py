@@ -382,7 +382,7 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
         assert records == {"train": expected, "validation": [TextRecord(1, "text 1", None, "pos")], "test": expected}
     assert [str(each.path) for each in files.values()] == ["train in memory", "train in memory", "test in memory"]
     with (
-        pytest.raises(CorpusError, match="train in memory: row 2 has no column),
+        pytest.raises(CorpusError, match="train in memory: row 2 has no column"),
         examples_given([rows[0], {"text": "x"}], rows, None) as files,
     ):
         read_labelled(files["train"], Classify, NONE)

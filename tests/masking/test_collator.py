@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,10 +14,12 @@ from tests.masking.helpers import masker_of
 from tests.tokenizer.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
 from unmask.errors import DataError, SettingsError, TokenizerError
-from unmask.masking.flat_rows import FlatRows
-from unmask.masking.settings import MaskingSettings
-from unmask.masking.units import TokenUnits
+from unmask.masking.flat_rows import FlatRows, FlatUnits
+from unmask.masking.row_loops import POINT
+from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy
+from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.vocabulary_tables import Tables
+from unmask.masking.weights import BandWeights
 
 pytest.importorskip("transformers")
 # Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
@@ -366,3 +368,61 @@ def test_counting_tokens() -> None:
 def test_an_empty_batch() -> None:
     batch = collator_of()([])
     assert batch["input_ids"].shape == (0, 0)
+
+
+def test_batches_of_one_length() -> None:
+    """The masks are those of batches as long as their longest row; behind them is padding."""
+    features = features_of("wordpiece", 8)
+    usual, fixed = collator_of(rate=0.5)(features), collator_of(rate=0.5, pad_to_length=70)(features)
+    width = usual["input_ids"].shape[1]
+    assert width < 70
+    for name, padding in (("input_ids", 0), ("labels", -100), ("attention_mask", 0)):
+        assert fixed[name].shape == (8, 70)
+        assert torch.equal(fixed[name][:, :width], usual[name])
+        assert (fixed[name][:, width:] == padding).all()
+    with pytest.raises(DataError, match="feature 0 has 3 tokens, and pad_to_length is 2; tokenise with trunc"):
+        collator_of(pad_to_length=2)([[2, 30, 3]])
+    with pytest.raises(SettingsError, match="pad_to_length says the length of every batch; leave pad_to_multiple_of"):
+        collator_of(pad_to_length=64, pad_to_multiple_of=8)
+
+
+class Halves:
+    """A row is two units, whatever stands in it."""
+
+    replaced_per = "unit"
+
+    def starts(self, rows: FlatRows, tables: Tables) -> torch.Tensor:
+        places = torch.arange(len(rows.input_ids_T)) - rows.segment_begin_T
+        return (places <= 1) | (places == 11)
+
+
+class LikesLast:
+    """The later a unit begins, the likelier it is: the second half of a row at any rate up to a half."""
+
+    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> torch.Tensor:
+        return (units.begin_T - rows.segment_begin_T) * (4 << POINT)
+
+
+def test_units_and_weights_of_ones_own() -> None:
+    collator = collator_of(units=Halves(), weights=LikesLast(), rate=0.5, replacement=(1, 0, 0))
+    rows = [[2, *range(30, 50), 3], [2, *range(40, 60), 3]]
+    for made in (collator, pickle.loads(pickle.dumps(collator))):
+        batch = made(rows)
+        assert (batch["labels"] != -100).nonzero()[:, 1].tolist() == [*range(11, 21)] * 2
+        assert (batch["input_ids"][:, 11:21] == 4).all()
+    fixed = collator.fixed([{"input_ids": row} for row in rows])
+    assert (collator([fixed[n] for n in range(2)])["labels"] != -100).any()
+    span = collator_of(
+        units=SpanUnits(p=0.9), weights=BandWeights(high=1e6), frequencies=np.ones(len(wrapped("wordpiece")))
+    )
+    assert (span.masker.settings.units, span.masker.settings.weights) == (SpanUnits(p=0.9), BandWeights(high=1e6))
+    table = collator_of(units={"kind": "span", "p": 0.9})
+    assert table.masker.settings.units == SpanUnits(p=0.9)
+    assert collator_of().masker.settings.strategy == "span"
+    assert collator_of(weights={"kind": "uniform"}).masker.settings.strategy == "random"
+    with pytest.raises(SettingsError, match="masking.units"):
+        collator_of(units={"kind": "sentences"})
+
+
+def test_names_of_strategies_are_types() -> None:
+    assert get_args(Strategy) == tuple(STRATEGIES)

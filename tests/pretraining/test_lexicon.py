@@ -13,12 +13,16 @@ import torch
 import unmask
 from tests.conftest import SMALL
 from unmask.errors import DataError, RunError, SettingsError
-from unmask.masking.settings import MaskingSettings
+from unmask.masking.settings import MaskingSettings, Strategy
+from unmask.masking.vocabulary_tables import Tables
 from unmask.pretraining.lexicons import make_lexicon, wanted_lexicons
 from unmask.pretraining.run_data import open_prepared
 from unmask.pretraining.run_reporter import LogReporter
 from unmask.shards.lexicon_file import LexiconSettings, load_lexicon
+from unmask.shards.store import document_frequencies
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import train_tokenizer
 
 NAME = "lexicon.safetensors"
 
@@ -171,6 +175,34 @@ def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Pa
     assert not hits.all()
     with pytest.raises(DataError, match="nowhere: there is no such lexicon"):
         unmask.lexicon_tables(tmp_path / "nowhere", tokenizer)
+
+
+def test_tables_by_a_path(lexicon_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
+    """Of a lexicon, of prepared data and of a run, for every strategy that needs some."""
+    tokenizer = load_tokenizer(data_folder / "tokenizer")
+    data = open_prepared(data_folder)
+
+    def tables(source: Path, strategy: Strategy) -> Tables:
+        found = unmask.Masker.from_tokenizer(tokenizer, strategy=strategy, tables=source)
+        found([[tokenizer.special.mask]])  # nothing is missing
+        return found.tables
+
+    expected = unmask.lexicon_tables(lexicon_file, tokenizer)
+    assert torch.equal(tables(lexicon_file, "pmi").informativeness_V, expected.informativeness_V)
+    assert torch.equal(tables(data_folder, "pmi").informativeness_V, expected.informativeness_V)
+    contextual = tables(data_folder, "contextual")
+    documents = document_frequencies(data.train, tokenizer.vocab_size)
+    assert torch.equal(contextual.documents_V, torch.from_numpy(documents))
+    assert contextual.num_documents == len(data.train)
+    assert torch.equal(tables(run.folder, "frequency").frequencies_V, data.tables.frequencies_V)
+    (tmp_path / "run").mkdir()
+    shutil.copy(lexicon_file, tmp_path / "run" / "lexicon.safetensors")
+    assert tables(tmp_path / "run", "pmi").frequencies_V is None
+    with pytest.raises(DataError, match="give the file of a lexicon, or the folder of prepared data or of a run"):
+        tables(tmp_path, "pmi")
+    other = train_tokenizer(["Some other words."], TokenizerSettings(kind="char"))
+    with pytest.raises(DataError, match="was prepared with another tokenizer than the one in use; give .*tokenizer"):
+        unmask.Masker.from_tokenizer(other, strategy="frequency", tables=data_folder)
 
 
 def test_a_file_that_cannot_be_written(data_folder: Path, tmp_path: Path) -> None:

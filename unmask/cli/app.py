@@ -64,23 +64,30 @@ def main() -> None:
 
     The exit code is 0; 1 where a check has found something; 2 for a user's mistake; 128 + the signal when stopped.
     """
+    from unmask.errors import on_command_line
+
+    with on_command_line():
+        code, said = _run()
+    if said:
+        sys.stderr.write(f"unmask: {said}\n")
+    sys.exit(code)
+
+
+def _run() -> tuple[int, str]:
+    """The exit code, and what is said at the end."""
     from unmask.errors import UnmaskError
 
     try:
         code = app(args=None if sys.argv[1:] else ["--help"], prog_name="unmask", standalone_mode=False) or 0
-        said = "stopped" if code == STOPPED else ""
     except UnmaskError as error:
-        code, said = 2, str(error)
+        return 2, str(error)
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
-            code, said = 128 + signum, str(error)
-        elif hasattr(error, "format_message"):  # a usage error, click's or typer's, as typer's version has it
-            code, said = 2, _usage_error(error)
-        else:
-            raise
-    if said:
-        sys.stderr.write(f"unmask: {said}\n")
-    sys.exit(code)
+            return 128 + signum, str(error)
+        if hasattr(error, "format_message"):  # a usage error, click's or typer's, as typer's version has it
+            return 2, _usage_error(error)
+        raise
+    return code, "stopped" if code == STOPPED else ""
 
 
 def _usage_error(error: Any) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from unmask.cli.options import JsonFlag, Settings
+
+if TYPE_CHECKING:
+    from unmask.masking.settings import Strategy
 
 
 def audit(
@@ -34,7 +37,7 @@ def audit(
         found = unmask.audit(
             data,
             recipe=recipe,
-            strategy=strategy,
+            strategy=cast("Strategy | None", strategy),
             settings=settings or (),
             max_tokens=max_tokens,
             out=out,

@@ -51,20 +51,17 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     from unmask.finetuning.finetuning import forecast_finetune
     from unmask.pretraining.training_run import Interruption
 
-    options = {
-        "columns.text": text,
-        "columns.second": second,
-        "columns.label": label,
-        "seeds": seeds,
-        "seed": seed,
-    }
-    given = [f"finetune.{name}={value}" for name, value in options.items() if value is not None]
     asked: dict[str, Any] = {
         "task": task,
         "train": train,
         "validation": validation,
         "test": test,
-        "settings": [*(settings or ()), *given],
+        "text": text,
+        "second": second,
+        "label": label,
+        "seeds": seeds,
+        "seed": seed,
+        "settings": settings or (),
     }
     if dry_run:
         with ConsoleReporter() as reporter:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from unmask.cli.options import JsonFlag, text_of
+
+if TYPE_CHECKING:
+    from unmask.masking.settings import Strategy
 
 
 def masks(
@@ -32,5 +35,12 @@ def masks(
     if tokenizer is None:
         note("no --tokenizer: one of 4,096 entries is trained on Tiny Shakespeare and this text")
     text = text_of(text)
-    found = unmask.masks(text, strategy=strategy, rate=rate, tokenizer=tokenizer, seed=seed, lexicon=lexicon_file)
+    found = unmask.masks(
+        text,
+        strategy=cast("Strategy | None", strategy),
+        rate=rate,
+        tokenizer=tokenizer,
+        seed=seed,
+        lexicon=lexicon_file,
+    )
     show(found, as_json=as_json)

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unmask.errors import SettingsError
 from unmask.files import read_object, write_atomically
 from unmask.finetuning.finetuning import finetune
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, Strategy
 from unmask.pretraining.pretraining import pretrain
 from unmask.pretraining.run_folder import RunRequest
 from unmask.pretraining.run_reporter import Reporter
@@ -163,7 +163,7 @@ def measured_run(
                 data,
                 out=folder,
                 recipe=asked.recipe,
-                strategy=asked.strategy,
+                strategy=cast(Strategy | None, asked.strategy),
                 minutes=asked.minutes,
                 steps=asked.steps,
                 seed=seed,

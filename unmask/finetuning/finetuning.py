@@ -13,13 +13,13 @@ from unmask.errors import UnmaskError
 from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
-from unmask.finetuning.task_files import examples_given, needs_packages, read_files, settings_of
+from unmask.finetuning.task_files import chosen_settings, examples_given, needs_packages, read_files
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
 from unmask.pretraining.run_reporter import LogReporter, Reporter
 from unmask.recipe.architecture import checkpoint_sha256
-from unmask.recipe.overrides import Overrides, as_overrides
+from unmask.recipe.overrides import Overrides
 from unmask.results import Readable, Result, Sheet, Shown, duration
 from unmask.tasks.known import task_named
 from unmask.tasks.labelled_files import ExampleFiles
@@ -155,6 +155,11 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     validation: Texts | None = None,
     out: str | Path,
     test: Texts | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -171,6 +176,10 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         validation: What the best model is told by; None: the part for validation of a `train` that has parts.
         out: Folder of the result.
         test: What the best model is measured on besides.
+        text, second, label: Columns of the text, of the other text of a pair, and of the class, number or tags; None:
+            found. A number, counted from 0, where a file has no names.
+        seeds: Runs, each with the next seed; None: 1.
+        seed: Of the first run; None: 0.
         settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict.
         resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
             training was over (from the beginning where there is none). More seeds may be asked for than before.
@@ -181,7 +190,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
     reporter = reporter or LogReporter()
-    chosen = settings_of(as_overrides(settings))
+    chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
     source = find_model(model)
     folder = ResultFolder(Path(out))
     with examples_given(train, validation, test) as given:
@@ -204,13 +213,18 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         raise
 
 
-def forecast_finetune(
+def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
     model: str | Path,
     *,
     task: str,
     train: Texts,
     validation: Texts | None = None,
     test: Texts | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> FinetuneForecast:
@@ -219,7 +233,7 @@ def forecast_finetune(
     Raises:
         UnmaskError: As `finetune`.
     """
-    chosen = settings_of(as_overrides(settings))
+    chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
     with examples_given(train, validation, test) as given:
         runs = _opened(find_model(model), task, given, chosen, reporter or LogReporter())
     return forecast(runs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import CorpusError, SettingsError
 from unmask.folders.layout_names import Pooling
-from unmask.recipe.overrides import apply_overrides, set_value
+from unmask.recipe.overrides import Overrides, apply_overrides, as_overrides, set_value
 from unmask.settings import validated
 from unmask.tasks.labelled_files import ExampleFiles, example_files, read_labelled
 from unmask.tasks.settings import FinetuneSettings
@@ -50,6 +50,25 @@ def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
         if isinstance(value, int) and not isinstance(value, bool):
             set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
     return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
+
+
+def chosen_settings(
+    settings: Overrides,
+    *,
+    text: str | None,
+    second: str | None,
+    label: str | None,
+    seeds: int | None,
+    seed: int | None,
+) -> FinetuneSettings:
+    """The settings that were asked for, by overrides and by their short forms.
+
+    Raises:
+        SettingsError: As `settings_of`.
+    """
+    short = {"columns.text": text, "columns.second": second, "columns.label": label, "seeds": seeds, "seed": seed}
+    given = [f"finetune.{name}={value}" for name, value in short.items() if value is not None]
+    return settings_of([*as_overrides(settings), *given])
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from unmask.errors import DataError, SettingsError
 from unmask.masking.epoch_clock import Clock
-from unmask.masking.features import PASSED_ON, read_features, rows_of
+from unmask.masking.features import PASSED_ON, Width, read_features, rows_of
 from unmask.masking.fixed_rows import FixedRows, check_fixed, mask_columns
 from unmask.masking.masker import IGNORED, Masker
 from unmask.masking.rate_schedule import RateSchedule
-from unmask.masking.settings import MaskingSettings, MixtureUnits, followed_scores
+from unmask.masking.settings import MaskingSettings, MixtureUnits, Strategy, followed_scores
+from unmask.masking.units import Units
 from unmask.masking.vocabulary_tables import Tables
+from unmask.masking.weights import Weights
 from unmask.settings import validated
 
 if TYPE_CHECKING:
@@ -62,68 +65,83 @@ class MaskingCollator:
             something else.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a masking is made of, each by its name)
         self,
         tokenizer: Any,
         *,
-        strategy: str = "span",
-        rate: float | RateSchedule | dict[str, Any] = 0.15,
+        strategy: Strategy | None = None,
+        units: Units | Mapping[str, Any] | None = None,
+        weights: Weights | Mapping[str, Any] | None = None,
+        rate: float | RateSchedule | Mapping[str, Any] = 0.15,
         replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        budget: Literal["units", "tokens"] = "units",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
-        tables: Tables | None = None,
+        tables: Tables | str | Path | None = None,
         pad_to_multiple_of: int | None = None,
+        pad_to_length: int | None = None,
     ) -> None:
         """Makes a collator.
 
         Args:
             tokenizer: A transformers fast tokenizer, a `tokenizers.Tokenizer`, a folder, or a name on the hub.
-            strategy: A name of `unmask.masking.settings.STRATEGIES`.
+            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `span`, or what units and weights say.
+            units, weights: In place of the strategy's: objects, also of your own, or tables of settings; as
+                `Masker.from_tokenizer` takes them.
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             replacement: Shares of mask, random and unchanged among them.
+            budget: As in `MaskingSettings`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: how often each id stands in the text, where the strategy needs it;
                 `unmask.count_tokens` counts them.
-            tables: These and others, in place of `frequencies`; such as `unmask.lexicon_tables(lexicon, tokenizer)`.
+            tables: These and others, in place of `frequencies`; or a path: of a lexicon (`pmi`), of prepared data
+                (`frequency`, `contextual` and all that needs counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
+            pad_to_length: Every batch has this length, as compiled models and TPUs want it; longer rows are an error.
 
         Raises:
             SettingsError: A value is unknown or out of range, or the strategy needs what a collator does not have.
+            DataError: What `tables` names cannot be used.
             TokenizerError: The tokenizer cannot be used.
         """
         masker = Masker.from_tokenizer(
             tokenizer,
-            strategy=strategy,
-            rate=rate,  # type: ignore[arg-type]
+            strategy=strategy or ("span" if units is None and weights is None else None),
+            units=units,
+            weights=weights,
+            rate=rate,
             replacement=replacement,
+            budget=budget,
             seed=seed,
             frequencies=frequencies,
             tables=tables,
         )
-        self._begin(masker, pad_to_multiple_of, tokenizer if hasattr(tokenizer, "save_pretrained") else None)
+        saved = tokenizer if hasattr(tokenizer, "save_pretrained") else None
+        self._begin(masker, Width(pad_to_multiple_of, pad_to_length), saved)
 
     @classmethod
-    def from_masker(cls, masker: Masker, *, pad_to_multiple_of: int | None = None) -> MaskingCollator:
+    def from_masker(
+        cls, masker: Masker, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None
+    ) -> MaskingCollator:
         """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`).
 
         Args:
             masker: Does the masking.
             pad_to_multiple_of: The length of a batch is a multiple of this.
+            pad_to_length: Every batch has this length; longer rows are an error.
 
         Raises:
             SettingsError: The strategy needs what a collator does not have.
         """
         collator = cls.__new__(cls)
-        collator._begin(masker, pad_to_multiple_of, None)
+        collator._begin(masker, Width(pad_to_multiple_of, pad_to_length), None)
         return collator
 
-    def _begin(self, masker: Masker, multiple: int | None, tokenizer: Any) -> None:
-        if multiple is not None and multiple < 1:
-            raise SettingsError(f"pad_to_multiple_of is a number from 1 on, not {multiple}")
+    def _begin(self, masker: Masker, width: Width, tokenizer: Any) -> None:
         self.masker = masker
         self.tokenizer = tokenizer
-        self._multiple = multiple
+        self._width = width
         self._clock = Clock()
         if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
             raise SettingsError(
@@ -181,10 +199,12 @@ class MaskingCollator:
         """
         if isinstance(dataset, Mapping):
             return {name: self.fixed(part, rate=rate) for name, part in dataset.items()}
-        content = {**self.masker.settings.model_dump(), "rate": rate, "prediction_rate": None}
-        if isinstance(self.masker.settings.units, MixtureUnits):
-            content["units"]["per"] = "row"  # there are no steps, and each part is to be evaluated
-        settings = validated(MaskingSettings, content, where="fixed")
+        settings = self.masker.settings
+        valid = validated(MaskingSettings, {"rate": rate, "least_one": settings.least_one}, where="fixed")
+        changes: dict[str, Any] = {"rate": valid.rate, "prediction_rate": None}
+        if isinstance(settings.units, MixtureUnits):  # there are no steps, and each part is to be evaluated
+            changes["units"] = settings.units.model_copy(update={"per": "row"})
+        settings = settings.model_copy(update=changes)
         masker = Masker(settings, self.masker.tokenizer, seed=self.masker.seed, tables=self.masker.tables)
         return FixedRows(dataset, masker)
 
@@ -203,7 +223,7 @@ class MaskingCollator:
             SettingsError: Ids lie outside the vocabulary.
         """
         padding = {"input_ids": self.masker.tokenizer.special.pad, "labels": IGNORED}
-        columns = read_features(features, padding=padding, multiple=self._multiple)
+        columns = read_features(features, padding=padding, width=self._width)
         if "labels" in columns.known:
             check_fixed(features)
             rows = rows_of(columns, self.masker.tokenizer)

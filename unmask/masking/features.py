@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.errors import DataError
+from unmask.errors import DataError, SettingsError
 from unmask.masking.plain_rows import before_padding, check_ids, content_rows
 from unmask.rows.rows import Rows
 from unmask.tokenizer.loading import as_tokenizer
@@ -72,13 +72,50 @@ class FeatureColumns:
     other: tuple[str, ...]
 
 
-def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multiple: int | None) -> FeatureColumns:
+@dataclass(frozen=True)
+class Width:
+    """How long the rows of a batch are: as long as the longest, unless one of these is asked for.
+
+    Attributes:
+        multiple: A multiple of this.
+        length: This, always.
+
+    Raises:
+        SettingsError: A number is none from 1 on, or both are asked for.
+    """
+
+    multiple: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("pad_to_multiple_of", self.multiple), ("pad_to_length", self.length)):
+            if number is not None and number < 1:
+                raise SettingsError(f"{name} is a number from 1 on, not {number}")
+        if self.multiple is not None and self.length is not None:
+            raise SettingsError("pad_to_length says the length of every batch; leave pad_to_multiple_of out")
+
+    def of(self, lengths: NDArray[np.int64]) -> int:
+        """The length of a batch with rows of these lengths.
+
+        Raises:
+            DataError: A row is longer than the length that was asked for.
+        """
+        longest = int(lengths.max(initial=0))
+        if self.length is not None and longest > self.length:
+            raise DataError(
+                f"feature {int(lengths.argmax())} has {longest} tokens, and pad_to_length is {self.length}; tokenise "
+                f"with truncation=True, max_length={self.length}"
+            )
+        return self.length or -(-longest // (self.multiple or 1)) * (self.multiple or 1)
+
+
+def read_features(features: Sequence[Any], *, padding: Mapping[str, int], width: Width) -> FeatureColumns:
     """Pads features.
 
     Args:
         features: Each a mapping of columns, or the list of its token ids.
         padding: What stands behind a feature's end, by column, where that is not 0.
-        multiple: S is a multiple of this.
+        width: What S is.
 
     Raises:
         DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; or
@@ -89,10 +126,7 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], multip
     if "input_ids" not in first:
         raise DataError(f"the features have no input_ids; they have {', '.join(first)}")
     flat, lengths = joined("input_ids", mappings)
-    width = int(lengths.max(initial=0))
-    if multiple:
-        width = -(-width // multiple) * multiple
-    inside = np.arange(width) < lengths[:, None]
+    inside = np.arange(width.of(lengths)) < lengths[:, None]
 
     def padded(name: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
         if len(values) == inside.size:

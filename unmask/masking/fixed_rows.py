@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from unmask.errors import DataError, SettingsError
-from unmask.masking.features import PASSED_ON, FeatureColumns, read_features, rows_of
+from unmask.masking.features import PASSED_ON, FeatureColumns, Width, read_features, rows_of
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.rows.rows import Rows
 
@@ -84,7 +84,7 @@ class FixedRows(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Some rows at once, as torch's data loader asks for them."""
         features = [self.dataset[int(index)] for index in indices]
-        columns = read_features(features, padding={"input_ids": self.masker.tokenizer.special.pad}, multiple=None)
+        columns = read_features(features, padding={"input_ids": self.masker.tokenizer.special.pad}, width=Width())
         _, masked = mask_columns(self.masker, columns, epoch=0, progress=0.0, step=0)
         made = []
         for row, length in enumerate(columns.lengths):

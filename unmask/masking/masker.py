@@ -10,9 +10,10 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +29,14 @@ from unmask.masking.plain_rows import rows_from_ids
 from unmask.masking.rate_schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
 from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
 from unmask.masking.row_loops import POINT
-from unmask.masking.settings import MaskingSettings, MixtureUnits
+from unmask.masking.settings import MaskingSettings, MixtureUnits, Strategy
+from unmask.masking.stored_tables import stored_tables
 from unmask.masking.unit_draw import draw_units, fill_tokens
+from unmask.masking.units import Units
 from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.masking.weights import keys_of
+from unmask.masking.weights import Weights, keys_of
 from unmask.rows.rows import Rows
-from unmask.settings import validated
+from unmask.settings import Settings, validated
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -161,45 +164,62 @@ class Masker:
         self._random_tokens = RandomTokens(counts)
 
     @classmethod
-    def from_tokenizer(
+    def from_tokenizer(  # noqa: PLR0913  (what a masking is made of, each by its name)
         cls,
         tokenizer: Any,
         *,
-        strategy: str = "random",
-        rate: float | RateSchedule = 0.15,
+        strategy: Strategy | None = None,
+        units: Units | Mapping[str, Any] | None = None,
+        weights: Weights | Mapping[str, Any] | None = None,
+        rate: float | RateSchedule | Mapping[str, Any] = 0.15,
         replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
-        random_from: str = "uniform",
+        random_from: Literal["uniform", "unigram"] = "uniform",
+        budget: Literal["units", "tokens"] = "units",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
-        tables: Tables | None = None,
+        tables: Tables | str | Path | None = None,
     ) -> Masker:
         """Makes a masker for a tokenizer.
 
         Args:
             tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
-            strategy: A name of `unmask.masking.settings.STRATEGIES`.
+            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `random`, or what units and weights say.
+            units: How a row is partitioned, in place of the strategy's: one of `unmask.masking.units`, a table of its
+                settings (`{"kind": "span", "p": 0.4}`), or an object of your own that has `starts` and `replaced_per`
+                as `unmask.masking.units.Units` says.
+            weights: How likely a unit is: likewise of `unmask.masking.weights`, or with a `log2` of its own. An object
+                of your own must be hashable, and may be pickled for workers.
             rate: Expected share of the text's tokens that is predicted, in (0, 1), or a schedule.
             replacement: Shares of mask, random and unchanged among them.
             random_from: `uniform` or `unigram`.
+            budget: As in `MaskingSettings`.
             seed: Masks of different seeds are independent.
-            frequencies: [vocab_size]: counts for `unigram`.
-            tables: These and others, in place of `frequencies`.
+            frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
+            tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
+                data or a run (see `unmask.masking.stored_tables.stored_tables`).
 
         Raises:
             SettingsError: A value is unknown or out of range.
             TokenizerError: The tokenizer cannot be used.
+            DataError: What `tables` names cannot be used, or belongs to another tokenizer.
         """
-        settings = validated(
-            MaskingSettings,
-            {
-                "strategy": strategy,
-                "rate": rate,
-                "replacement": {"shares": replacement, "random_from": random_from},
-            },
-            where="masking",
-        )
+        own = {name: part for name, part in (("units", units), ("weights", weights)) if _is_own(part)}
+        given = {"units": units, "weights": weights}
+        content = {
+            "strategy": strategy,
+            **{name: part for name, part in given.items() if part is not None and name not in own},
+            "rate": rate,
+            "replacement": {"shares": replacement, "random_from": random_from},
+            "budget": budget,
+        }
+        settings = validated(MaskingSettings, content, where="masking")
+        if own:
+            settings = settings.model_copy(update={**own, "strategy": None})
+        ready = as_tokenizer(tokenizer)
+        if isinstance(tables, str | Path):
+            tables = stored_tables(Path(tables), ready, settings)
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
-        return cls(settings, as_tokenizer(tokenizer), seed=seed, frequencies=counts, tables=tables)
+        return cls(settings, ready, seed=seed, frequencies=counts, tables=tables)
 
     def _tables_with(self, scores: Scores | None) -> Tables:
         """The tables on the host; those of other scores are made when they are first seen."""
@@ -321,6 +341,11 @@ class Masker:
             bits_T = mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_RATE))
             return sampled_rates(rate, bits_T, RATE_BITS)
         return rate_at(rate, progress)
+
+
+def _is_own(part: Any) -> bool:
+    """Whether units or weights are an object of the caller's own class."""
+    return part is not None and not isinstance(part, Settings | Mapping)
 
 
 def unmasked(rows: Rows) -> MaskedRows:

@@ -23,6 +23,10 @@ from unmask.masking.units import (
 from unmask.masking.weights import AnyWeights, FrequencyWeights, UniformWeights
 from unmask.settings import Settings, settings_within
 
+Strategy = Literal[
+    "random", "whole_word", "span", "pmi", "frequency", "adaptive", "entity", "phrase", "syntax", "contextual",
+    "semantic", "mixture",
+]  # fmt: skip
 STRATEGIES: dict[str, dict[str, Settings]] = {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},

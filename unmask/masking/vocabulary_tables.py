@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.masking.hash_set import HashSet
 
-_LEXICON = "make it with `unmask lexicon DATA --out F`, and give the masker tables=unmask.lexicon_tables(F, tokenizer)"
+_LEXICON = "give the masker tables=PATH, of a lexicon (`unmask lexicon DATA --out F` makes one) or of prepared data"
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Tables:
         """
         if self.frequencies_V is None or len(self.frequencies_V) != self.vocab_size:
             raise SettingsError(
-                f"{wanted_by} needs the frequency of each of the {self.vocab_size} ids (they stand in the manifest of "
-                "prepared data; `unmask.count_tokens(dataset, tokenizer)` counts those of a dataset)"
+                f"{wanted_by} needs the frequency of each of the {self.vocab_size} ids: give tables=PATH of prepared "
+                "data, or frequencies=unmask.count_tokens(dataset, tokenizer)"
             )
         return self.frequencies_V
 
@@ -79,8 +79,8 @@ class Tables:
         """
         if self.documents_V is None or len(self.documents_V) != self.vocab_size:
             raise SettingsError(
-                f"{wanted_by} needs the number of documents in which each of the {self.vocab_size} ids stands "
-                "(training counts them in prepared data)"
+                f"{wanted_by} needs the number of documents in which each of the {self.vocab_size} ids stands: give "
+                "tables=PATH of prepared data, where they are counted"
             )
         return self.documents_V, self.num_documents
 

@@ -11,7 +11,7 @@ from typing import Any
 from unmask.errors import DataError, SettingsError
 from unmask.margins import NORMAL
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
-from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
+from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores
 from unmask.masking.vocabulary_tables import Scores
 from unmask.measuring.inclusion import Inclusion, PairAudit
 from unmask.measuring.masking_audit import Audit
@@ -104,7 +104,7 @@ def audit(
     data: str | Path | Sequence[str | Path],
     *,
     recipe: str | Recipe | None = None,
-    strategy: str | None = None,
+    strategy: Strategy | None = None,
     settings: Overrides = (),
     max_tokens: int = 500_000,
     out: str | Path | None = None,

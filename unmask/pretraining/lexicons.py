@@ -1,24 +1,20 @@
-"""Lexicons for those who mask: made of prepared data, read from a file, and turned into the tables of a masker."""
+"""Lexicons for those who mask: made of prepared data, and that of a run."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unmask.claimed import check_file
 from unmask.errors import RunError, SettingsError
 from unmask.hashing import permutation
-from unmask.masking.hash_set import HashSet
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import CollocationUnits
-from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import InformativeWeights
 from unmask.pretraining.run_data import PreparedData, open_prepared
 from unmask.pretraining.run_reporter import LogReporter, Reporter
@@ -26,7 +22,6 @@ from unmask.results import Result, Shown
 from unmask.settings import settings_within, validated
 from unmask.shards.collocations import CHUNK_TOKENS, build_lexicon
 from unmask.shards.lexicon_file import Lexicon, LexiconSettings, load_lexicon
-from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
 _SHOWN = 8  # collocations and tokens of each kind
@@ -172,32 +167,6 @@ def _scratch(out: Path) -> Iterator[Path]:
         raise RunError(f"{out}: the lexicon cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
-    """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
-
-    Args:
-        lexicon: File that `unmask lexicon` has made.
-        tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
-
-    Raises:
-        DataError: The file cannot be used, or was made with another tokenizer.
-        TokenizerError: The tokenizer cannot be used.
-    """
-    ready = as_tokenizer(tokenizer)
-    found = load_lexicon(Path(lexicon))
-    found.check_tokenizer(ready, name=str(lexicon))
-    return with_lexicon(Tables(ready.vocab_size), found)
-
-
-def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
-    """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
-    return replace(
-        tables,
-        collocations=HashSet.of(torch.from_numpy(lexicon.hashes())),
-        informativeness_V=torch.from_numpy(lexicon.informativeness),
-    )
 
 
 def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:

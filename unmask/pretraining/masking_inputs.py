@@ -18,8 +18,9 @@ from torch import Tensor
 from unmask.errors import DataError, SettingsError
 from unmask.masking.scored_weights import AnchorWeights, CentralityWeights, TfIdfWeights
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
+from unmask.masking.stored_tables import with_lexicon
 from unmask.masking.vocabulary_tables import Tables
-from unmask.pretraining.lexicons import obtain_lexicon, with_lexicon
+from unmask.pretraining.lexicons import obtain_lexicon
 from unmask.pretraining.run_data import PreparedData
 from unmask.pretraining.run_reporter import Reporter
 from unmask.shards.lexicon_file import Lexicon

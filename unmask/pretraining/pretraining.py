@@ -12,6 +12,7 @@ from unmask.errors import UnmaskError
 from unmask.files import read_object
 from unmask.hub import TOKENIZER, local_path
 from unmask.margins import documents, margin
+from unmask.masking.settings import Strategy
 from unmask.pretraining.continued_data import check_old_data, data_from_checkpoint
 from unmask.pretraining.lexicons import named_lexicon
 from unmask.pretraining.run_data import is_prepared, obtain_data
@@ -105,7 +106,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     minutes: float | None = None,
     steps: int | None = None,
     tokens: int | None = None,
-    strategy: str | None = None,
+    strategy: Strategy | None = None,
     tokenizer: str | Path | None = None,
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from unmask.errors import addressed
 from unmask.masking.masker import MaskedRows
 from unmask.measuring.held_out import HeldOut
 from unmask.network.encoder import MaskedLM
@@ -152,7 +153,7 @@ class LogReporter:
 
     def note(self, text: str) -> None:
         """Logs it."""
-        log.info(text)
+        log.info(addressed(text))
 
     def notify(self, progress: Progress) -> None:
         """Nothing."""

@@ -14,9 +14,9 @@ import torch
 from unmask.errors import DataError, SettingsError
 from unmask.masking.masker import Masker
 from unmask.masking.plain_rows import rows_from_ids
-from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, needed_annotations
+from unmask.masking.stored_tables import with_lexicon
 from unmask.masking.vocabulary_tables import Tables
-from unmask.pretraining.lexicons import with_lexicon
 from unmask.pretraining.run_folder import packaged_corpus
 from unmask.results import Line, Result, Shown, Styled
 from unmask.rows.rows import Rows
@@ -166,7 +166,7 @@ _KEPT = Styled("kept", "bold green")
 def masks(
     text: str,
     *,
-    strategy: str | None = None,
+    strategy: Strategy | None = None,
     rate: float = 0.15,
     tokenizer: str | Path | None = None,
     seed: int = 0,

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from unmask.compiled import is_compiled
-from unmask.errors import DivergedError
+from unmask.errors import DivergedError, addressed
 from unmask.masking.masker import Masker
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
@@ -53,6 +53,9 @@ class Interrupted(Exception):
     def __init__(self, signum: int, text: str) -> None:
         super().__init__(text)
         self.signum = signum
+
+    def __str__(self) -> str:
+        return addressed(super().__str__())
 
 
 class Interruption:

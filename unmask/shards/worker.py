@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, on_command_line
 from unmask.shards.job_work import finish_job
 from unmask.shards.jobs import Job
 from unmask.text.annotation_plan import Annotator
@@ -105,4 +105,5 @@ def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with on_command_line():  # whoever gave the job says errors anew, to whom it concerns
+        main()

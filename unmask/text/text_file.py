@@ -152,4 +152,4 @@ def naming_column() -> Iterator[None]:
     try:
         yield
     except CorpusError as error:
-        raise CorpusError(str(error).replace("--set corpus.column=NAME", "--column NAME")) from error
+        raise CorpusError(error.args[0].replace("--set corpus.column=NAME", "--column NAME")) from error

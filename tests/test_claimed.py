@@ -28,12 +28,12 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
         run.check()
     run.check(resume=True)
     run.check(overwrite=True)
-    with pytest.raises(RunError, match="--resume and --overwrite exclude each other"):
+    with pytest.raises(RunError, match="resume=True and overwrite=True exclude each other"):
         run.check(resume=True, overwrite=True)
-    with pytest.raises(RunError, match=r"text\.txt lies in .*out, which --overwrite would remove; give another --out"):
+    with pytest.raises(RunError, match=r"text\.txt lies in .*out, which overwrite=True would remove; give another out"):
         run.check(overwrite=True, inputs=[tmp_path / "out" / "text.txt"])
     run.check(resume=True, inputs=[tmp_path / "out" / "text.txt"])
-    with pytest.raises(DataError, match="already holds data: replace it with --overwrite, or give another --out"):
+    with pytest.raises(DataError, match="already holds data: replace it with overwrite=True, or give another out"):
         folder(tmp_path / "out", what="data", options=("--overwrite",), error=DataError).check()
 
 
@@ -48,7 +48,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
         folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
     for step in ("check", "make"):
-        with pytest.raises(RunError, match=r"mine\.txt is a file; --out takes a folder"):
+        with pytest.raises(RunError, match=r"mine\.txt is a file; out takes a folder"):
             getattr(folder(tmp_path / "mine.txt"), step)()
     run = folder(tmp_path)
     run.claim("{}")
@@ -91,7 +91,7 @@ def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})
     with pytest.raises(RunError, match=r"with names = \['a', .{150,250} \.\.\., but now it is \[\]; a run"):
         run.check_same({"names": ["a"] * 999}, {"names": []})
-    with pytest.raises(RunError, match="as it was begun: change that back, or give another --out$"):
+    with pytest.raises(RunError, match="as it was begun: change that back, or give another out$"):
         folder(tmp_path, options=()).check_same({"a": 1}, {})
 
 
@@ -99,9 +99,9 @@ def test_a_file(tmp_path: Path) -> None:
     check_file(tmp_path / "a.csv", overwrite=False)
     (tmp_path / "a.csv").write_text("")
     check_file(tmp_path / "a.csv", overwrite=True)
-    with pytest.raises(RunError, match=r"a\.csv is already there; replace it with --overwrite, or give another --out"):
+    with pytest.raises(RunError, match=r"a\.csv is already there; replace it with overwrite=True, or give another out"):
         check_file(tmp_path / "a.csv", overwrite=False)
-    with pytest.raises(RunError, match="is a folder; --out takes a file"):
+    with pytest.raises(RunError, match="is a folder; out takes a file"):
         check_file(tmp_path, overwrite=True)
 
 

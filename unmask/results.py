@@ -122,15 +122,6 @@ class Result(Readable):
         yield json.dumps(self.to_dict(), indent=1)
 
 
-def duration(seconds: float) -> str:
-    """`4 s`, `2:05`, `1:02:05`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
 def legible(text: str) -> str:
     """A line break and a lone space by signs that can be seen."""
     return "␣" if text == " " else text.replace("\n", "⏎")

@@ -152,7 +152,7 @@ def test_ids_of_json_lines(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"row 2 has 1.5 in column 'id'; ids are texts or whole numbers$"):
         list(TextFile(path).read())
     path.write_text('{"id": 7, "text": "a b"}\n{"id": 8}\n')
-    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column with --column"):
+    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column with column"):
         list(TextFile(path).read())
 
 

@@ -76,7 +76,7 @@ def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatc
     assert compare(plan(data_folder), tmp_path / "out")["verdict"].startswith(
         "no difference shown in loss over 2 seeds"
     )
-    with pytest.raises(RunError, match="out holds a comparison with protocol.steps = 3, but now it is 4; .* --out"):
+    with pytest.raises(RunError, match="out holds a comparison with protocol.steps = 3, but now it is 4; .* out"):
         compare(plan(data_folder, steps=4), tmp_path / "out")
 
 
@@ -439,9 +439,9 @@ def test_what_a_task_takes() -> None:
     assert task_files(None, None, None) is None
     assert task_files("tag", "a", "b") == TaskFiles(kind="tag", train="a", validation="b")
     assert task_files("tag", "a", "b", "c") == TaskFiles(kind="tag", train="a", validation="b", test="c")
-    with pytest.raises(SettingsError, match="all of --task, --train and --validation"):
+    with pytest.raises(SettingsError, match="all of task, train and validation"):
         task_files(None, None, None, "c")
-    with pytest.raises(SettingsError, match="all of --task, --train and --validation"):
+    with pytest.raises(SettingsError, match="all of task, train and validation"):
         task_files("tag", "a", None)
-    with pytest.raises(SettingsError, match=r"finetune.epochs=1: no task is given; name one with --task"):
+    with pytest.raises(SettingsError, match=r"finetune.epochs=1: no task is given; name one with task"):
         Protocol(steps=1, settings=("finetune.epochs=1",))

@@ -269,14 +269,14 @@ def test_an_export_is_replaced_only_when_asked(
     out = tmp_path / "out"
     unmask.export(run.folder, out)
     (out / "onnx").mkdir()
-    with pytest.raises(RunError, match="already holds an export: replace it with --overwrite, or give another --out"):
+    with pytest.raises(RunError, match="already holds an export: replace it with overwrite=True, or give another out"):
         unmask.export(run.folder, out)
     unmask.export(run.folder, out, overwrite=True)
     assert {path.name: path.read_text() for path in out.iterdir()} == {"config.json": "new"}
     (out / "mine.txt").write_text("x")
     with pytest.raises(RunError, match=r"holds other files \(mine\.txt\); give a new or empty folder"):
         unmask.export(run.folder, out, overwrite=True)
-    with pytest.raises(RunError, match="is a file; --out takes a folder"):
+    with pytest.raises(RunError, match="is a file; out takes a folder"):
         unmask.export(run.folder, out / "mine.txt")
 
 

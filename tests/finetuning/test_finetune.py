@@ -253,16 +253,16 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
     given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
     out = tmp_path / "out"
     unmask.finetune(encoder, out=out, **given)
-    with pytest.raises(RunError, match="already holds a result: go on with --resume, replace it with --overwrite"):
+    with pytest.raises(RunError, match="holds a result: go on with resume=True, replace it with overwrite=True"):
         unmask.finetune(encoder, out=out, **given)
     (out / "mine.txt").write_text("stays")
     unmask.finetune(encoder, out=out, overwrite=True, **given)
     assert (out / "mine.txt").read_text() == "stays"
     with pytest.raises(RunError, match="holds other files"):
         ResultFolder(tmp_path).claimed.check(overwrite=True, inputs=[])
-    with pytest.raises(RunError, match="is a file; --out takes a folder"):
+    with pytest.raises(RunError, match="is a file; out takes a folder"):
         ResultFolder(train).claimed.check(overwrite=False, inputs=[])
-    with pytest.raises(RunError, match="lies in .*, which --overwrite would remove"):
+    with pytest.raises(RunError, match="lies in .*, which overwrite=True would remove"):
         unmask.finetune(out / "model", out=out, overwrite=True, **given)
 
 

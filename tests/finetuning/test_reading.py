@@ -57,7 +57,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
     assert read(plain).columns == Columns(text="0", label="1")
     cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
-    with pytest.raises(CorpusError, match="the column for --label is not found among 0, 1, 2, 3; name it with --label"):
+    with pytest.raises(CorpusError, match="the column for label is not found among 0, 1, 2, 3; name it with label"):
         read(cola)
     named = read(cola, label="1")
     assert named.columns == Columns(text="3", label="1")
@@ -71,7 +71,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
         read(other, text="what", label="knd")
     with pytest.raises(CorpusError, match=r"there is no column 'zzz'; columns are text, label"):
         read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
-    with pytest.raises(CorpusError, match=r"the column for --text is not found among a, b; name it with --text COLUMN"):
+    with pytest.raises(CorpusError, match=r"the column for text is not found among a, b; name it with text COLUMN"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
 
 
@@ -83,7 +83,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     assert is_paired(found)
     own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
     assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
-    with pytest.raises(CorpusError, match="the column for --text is not found"):
+    with pytest.raises(CorpusError, match="the column for text is not found"):
         read(own, "pairs")
     score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
     assert list(read(score, "regress").records) == [
@@ -139,7 +139,7 @@ def test_treebanks(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=message):
             read_labelled(path, Tag, Columns(label=label))
-    with pytest.raises(CorpusError, match="holds words with tags, for --task tag; the task is classify"):
+    with pytest.raises(CorpusError, match="holds words with tags, for task tag; the task is classify"):
         read(conll)
 
 

@@ -117,7 +117,7 @@ def test_it_is_a_choice_within_the_syntax_strategy() -> None:
 def test_what_is_missing_is_named(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 2, [9])
     bare = replace(rows, annotations={})
-    with pytest.raises(DataError, match=r"weights of kind pos_loss needs the annotation 'pos'.*--annotate pos"):
+    with pytest.raises(DataError, match=r"weights of kind pos_loss needs the annotation 'pos'.*annotate pos"):
         masker_with(tokenizer)(bare, scores=Scores(0, {}))
     with pytest.raises(SettingsError, match="weights of kind pos_loss needs the score 'pos_loss', which a model makes"):
         masker_with(tokenizer)(rows)

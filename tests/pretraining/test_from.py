@@ -276,21 +276,21 @@ def test_mistakes_around_the_text(
     run: unmask.Run, new_file: Path, data_folder: Path, make_model: MakeModel, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    with pytest.raises(DataError, match=r"is prepared already, .* --extend-vocab needs the text"):
+    with pytest.raises(DataError, match=r"is prepared already, .* extend_vocab needs the text"):
         further(run.folder / "data", out, run.folder, steps=1, extend_vocab=4)
     other = load_tokenizer(run.folder / "model")
     other.backend.add_tokens(["<x>"])
     folder = released(make_model(vocab_size=256), Tokenizer(other.backend), tmp_path / "other")
     with pytest.raises(DataError, match=r"was prepared with another tokenizer than that of .*other; prepare it with"):
         further(data_folder, out, folder, steps=1)
-    with pytest.raises(DataError, match=r"--old-data .* was prepared with another tokenizer than the training's"):
+    with pytest.raises(DataError, match=r"old_data .* was prepared with another tokenizer than the training's"):
         further(new_file, out, folder, steps=1, old_data=data_folder)
     with pytest.raises(CorpusError, match="nowhere"):
         further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
     assert not out.exists() or not RunFolder(out).holds_run
-    with pytest.raises(RunError, match="which --overwrite would remove; give another --out"):
+    with pytest.raises(RunError, match="which overwrite=True would remove; give another out"):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
-    with pytest.raises(ModelError, match=r"no such folder; --from takes the folder of a model, such as RUN/model"):
+    with pytest.raises(ModelError, match=r"no such folder; from_ takes the folder of a model, such as RUN/model"):
         further(new_file, out, tmp_path / "nowhere", steps=1)
 
 
@@ -307,7 +307,7 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
     assert found["start"][1].startswith("5 new words, such as ")
-    with pytest.raises(RunError, match="--dry-run would use standard input up"):
+    with pytest.raises(RunError, match="dry_run would use standard input up"):
         forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
 
 

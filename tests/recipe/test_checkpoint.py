@@ -127,11 +127,11 @@ def test_recipes_with_a_model_of_their_own_contradict(checkpoint: Path) -> None:
 
 def test_what_is_asked_of_a_checkpoint_needs_one(tmp_path: Path) -> None:
     for request in (RunRequest(extend_vocab=5), RunRequest(old_data=("x.txt",))):
-        with pytest.raises(SettingsError, match=r"what is asked of a checkpoint needs one; name it with --from"):
+        with pytest.raises(SettingsError, match=r"what is asked of a checkpoint needs one; name it with from_"):
             request.load()
-    with pytest.raises(ModelError, match=r"no such folder; --from takes the folder of a model"):
+    with pytest.raises(ModelError, match=r"no such folder; from_ takes the folder of a model"):
         load(tmp_path / "nowhere")
-    with pytest.raises(ModelError, match=r"there is no config.json; --from takes"):
+    with pytest.raises(ModelError, match=r"there is no config.json; from_ takes"):
         load(tmp_path)
 
 

@@ -198,7 +198,7 @@ def test_a_worker_that_is_killed(corpus_file: Path, tmp_path: Path, monkeypatch:
     options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
     with pytest.raises(
         DataError,
-        match="a worker process was killed by signal 9.*goes on from what is done: run it again, with fewer --workers",
+        match="a worker process was killed by signal 9.*goes on from what is done: run it again, with fewer workers",
     ):
         prepare([corpus_file], tmp_path / "out", **options, notify=kill)  # type: ignore[arg-type]
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -239,5 +239,5 @@ def test_workers_start_without_what_they_do_not_need() -> None:
 
 
 def test_a_number_of_workers_that_cannot_be(corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--workers 0: there must be one at the least"):
+    with pytest.raises(SettingsError, match="workers=0: there must be one at the least"):
         prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL, workers=0)

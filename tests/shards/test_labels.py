@@ -142,6 +142,6 @@ def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:
     made = make(path, tmp_path / "out")
     assert make(path, tmp_path / "out", resume=True) == made
     with pytest.raises(
-        DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None; .* --overwrite"
+        DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None; .* overwrite=True"
     ):
         make(path, tmp_path / "out", CorpusSettings(), resume=True)

@@ -250,10 +250,10 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     assert notes == [f"{out} is complete already"]
     assert (out / "train" / "00000.arrow").stat().st_mtime_ns == made
     with pytest.raises(
-        DataError, match=r"data with tokenizer\.vocab_size = 200, but now it is 150; .*, replace it with --overw"
+        DataError, match=r"data with tokenizer\.vocab_size = 200, but now it is 150; .*, replace it with overw"
     ):
         run(vocab_size=150, resume=True)
-    with pytest.raises(SettingsError, match="--resume and --overwrite exclude each other"):
+    with pytest.raises(SettingsError, match="resume=True and overwrite=True exclude each other"):
         run(resume=True, overwrite=True)
     assert run(overwrite=True) == first
     assert (out / "train" / "00000.arrow").stat().st_mtime_ns > made
@@ -291,7 +291,7 @@ def test_files_of_somebody_else_are_not_touched(corpus_file: Path, tmp_path: Pat
     with pytest.raises(DataError, match=rf"holds other files \({name}\); give a new or empty folder"):
         prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL)
     assert (tmp_path / name).read_text() == "mine"
-    with pytest.raises(DataError, match="is a file; --out takes a folder"):
+    with pytest.raises(DataError, match="is a file; out takes a folder"):
         prepare([corpus_file], tmp_path / name, corpus=CorpusSettings(), tokenizer=SMALL)
 
 

@@ -88,9 +88,9 @@ def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path)
     assert other["columns"] == {str(table): "heard"}
     assert other["loss"] != evaluate(run.model, [table], column="said", pseudo_tokens=0)["loss"]
     table.write_text('{"n": 1}\n')
-    with pytest.raises(CorpusError, match="no column looks like text; columns are n; name one with --column NAME"):
+    with pytest.raises(CorpusError, match="no column looks like text; columns are n; name one with column NAME"):
         evaluate(run.model, [table])
-    with pytest.raises(SettingsError, match="is prepared: its text has no columns any more; leave --column out"):
+    with pytest.raises(SettingsError, match="is prepared: its text has no columns any more; leave column out"):
         evaluate(run.model, [data_folder], column="text")
 
 

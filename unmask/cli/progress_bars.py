@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -14,15 +13,11 @@ from rich.text import Text
 
 from unmask.cli.show import stderr_console
 from unmask.measuring.held_out import HeldOut
-from unmask.pretraining.run_metrics import Arrivals
-from unmask.pretraining.run_reporter import Line
-from unmask.progress import Progress
-from unmask.results import duration
+from unmask.pretraining.run_reporter import Line, StepPace, evaluation_line
+from unmask.progress import Pace, Progress
 from unmask.training.loop import StepReport
 
 LINE_SECONDS = 15.0
-SMOOTHING = 0.05
-RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 
 
 class ConsoleBar:
@@ -46,6 +41,7 @@ class ConsoleBar:
         )
         self._task: TaskID | None = None
         self._what = ""
+        self._pace = Pace()
         self._begin = self._last_line = time.monotonic()
         if first is not None:
             self.begin_task(first)
@@ -91,17 +87,7 @@ class ConsoleBar:
     def notify(self, progress: Progress) -> None:
         """Shows how far work has come: how much of how much, how fast, and the time left."""
         self.begin_task(progress.what)
-        done, total = progress.done, progress.total
-        rate = done / max(time.monotonic() - self._begin, 1e-3)
-        if progress.unit == "tokens":
-            of = "" if total is None else f" of {total:,}"
-            facts = f"{done:,}{of} tokens, {rate:,.0f} tokens/s"
-        else:
-            unit = "MB" if progress.unit == "bytes" else "M characters"
-            facts = f"{done / 1e6:,.1f} {unit}, {rate / 1e6:,.1f} {unit}/s"
-        if total is not None and 0 < done < total:
-            facts += f", {duration((total - done) / rate)} left"
-        self.show(None if total is None else min(done / max(total, 1), 1.0), facts)
+        self.show(*self._pace.facts(progress))
 
 
 class ConsoleReporter(ConsoleBar):
@@ -113,44 +99,18 @@ class ConsoleReporter(ConsoleBar):
 
     def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
         """A new bar, whose loss, speed and time left are of this training alone."""
-        self._training, self._at_most = what, "at most " if may_end_early else ""
-        self._loss: float | None = None
-        self._arrivals = Arrivals()
-        self._tokens = 0
-        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
-        self._begin_progress = 0.0
+        self._training, self._pace_of_steps = what, StepPace(may_end_early=may_end_early)
         self._what = ""
 
     def step(self, report: StepReport) -> None:
         """Loss, smoothed; the speed of the last seconds; and the time left."""
-        first = self._what != self._training
         self.begin_task(self._training)
-        if first:
-            self._begin_progress = report.progress  # of a run that goes on, or behind the first step
-        for arrived in self._arrivals.add(report):
-            self._loss = _smooth(self._loss, arrived.loss)
-        self._tokens += report.tokens
-        self._marks.append((report.seconds, self._tokens))
-        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > RATE_SECONDS:
-            self._marks.popleft()
-        seconds = self._marks[-1][0] - self._marks[0][0]
-        if seconds <= 0.0 or self._loss is None:
-            return
-        rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
-        gone = time.monotonic() - self._begin
-        left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
-        self.show(
-            report.progress,
-            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {self._at_most}{duration(left)} left",
-        )
+        if (facts := self._pace_of_steps.facts(report)) is not None:
+            self.show(report.progress, facts)
 
     def evaluation(self, step: int, result: HeldOut) -> None:
         """Prints a line."""
-        self.note(
-            f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
-            f"{result.bits_per_token_byte:.3f} bits per token byte"
-            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
-        )
+        self.note(f"  {evaluation_line(step, result)}")
 
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
         """Prints the lines, what is predicted right in green and what is wrong in red."""
@@ -163,7 +123,3 @@ class ConsoleReporter(ConsoleBar):
                     style = "bold green" if token.predicted == token.token else "bold red"
                     text.append(" " * token.space_before + token.predicted, style=style)
             self.console.print(text, soft_wrap=True)
-
-
-def _smooth(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + SMOOTHING * (value - mean)

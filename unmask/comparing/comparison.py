@@ -33,7 +33,7 @@ from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsErro
 from unmask.files import write_atomically
 from unmask.masking.settings import STRATEGIES
 from unmask.measuring.paired_comparison import PairedComparison, compare_figures, error_of_look
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.report.plots import comparison_plot
 
 ASKED = "compare.json"
@@ -118,7 +118,7 @@ def compare(plan: ComparisonPlan, out: str | Path, *, reporter: Reporter | None 
             something else; every run failed; or as `pretrain` and `evaluate`.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
-    root, reporter = Path(out), reporter or LogReporter()
+    root, reporter = Path(out), reporter or usual_reporter()
     recipes = {name: plan.protocol.request(name, seed=0).load() for name in plan.recipes}
     content = {
         "asked": {key: value for key, value in asdict(plan).items() if key != "seeds"} | {"primary": plan.deciding},

@@ -38,7 +38,7 @@ from unmask.comparing.search_space import (
 from unmask.comparing.trials import Protocol, measured_run
 from unmask.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.files import write_atomically
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.pretraining.training_run import Interrupted
 from unmask.recipe.recipe import Recipe
 from unmask.report.plots import search_plot
@@ -115,7 +115,7 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
     _check_optuna()
     import optuna
 
-    root, reporter = Path(out), reporter or LogReporter()
+    root, reporter = Path(out), reporter or usual_reporter()
     folder = folder_of_runs(root, "tune.json", "a search")
     data = _begin(plan, folder, recipe, dimensions, reporter)
     study = _study(folder)

@@ -17,10 +17,11 @@ from unmask.finetuning.task_files import chosen_settings, examples_given, needs_
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.progress import duration
 from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.overrides import Overrides
-from unmask.results import Readable, Result, Sheet, Shown, duration
+from unmask.results import Readable, Result, Sheet, Shown
 from unmask.tasks.known import task_named
 from unmask.tasks.labelled_files import ExampleFiles
 from unmask.tasks.settings import FinetuneSettings
@@ -189,7 +190,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
-    reporter = reporter or LogReporter()
+    reporter = reporter or usual_reporter()
     chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
     source = find_model(model)
     folder = ResultFolder(Path(out))
@@ -235,7 +236,7 @@ def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
     """
     chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
     with examples_given(train, validation, test) as given:
-        runs = _opened(find_model(model), task, given, chosen, reporter or LogReporter())
+        runs = _opened(find_model(model), task, given, chosen, reporter or usual_reporter())
     return forecast(runs)
 
 

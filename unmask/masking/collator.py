@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,13 +22,14 @@ from unmask.masking.settings import MaskingSettings, MixtureUnits, Strategy, fol
 from unmask.masking.units import Units
 from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import Weights
+from unmask.results import Readable, Shown
 from unmask.settings import validated
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 
-class MaskingCollator:
+class MaskingCollator(Readable):
     """Pads features and masks them by any strategy.
 
         collator = unmask.MaskingCollator(tokenizer, strategy="span", rate=0.15, seed=0)
@@ -153,6 +154,14 @@ class MaskingCollator:
                 masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
             masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the masker is."""
+        return self.masker.to_dict()
+
+    def shown(self) -> Iterator[Shown]:
+        """What the masker says."""
+        return self.masker.shown()
 
     @property
     def callback(self) -> TrainerCallback:

@@ -35,12 +35,14 @@ from unmask.masking.unit_draw import draw_units, fill_tokens
 from unmask.masking.units import Units
 from unmask.masking.vocabulary_tables import Scores, Tables
 from unmask.masking.weights import Weights, keys_of
+from unmask.results import Readable, Shown
 from unmask.rows.rows import Rows
 from unmask.settings import Settings, validated
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
 IGNORED = -100
+_SHARES = ("masked", "random", "unchanged")
 _MASK, _REPLACE, _RATE = 1, 2, 4
 _HOST = torch.device("cpu")
 
@@ -118,7 +120,7 @@ class _Weighed(NamedTuple):
     in_span_T: Tensor | None  # None: all are alike
 
 
-class Masker:
+class Masker(Readable):
     """Masks batches of rows by one strategy.
 
     Args:
@@ -220,6 +222,29 @@ class Masker:
             tables = stored_tables(Path(tables), ready, settings)
         counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
         return cls(settings, ready, seed=seed, frequencies=counts, tables=tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its settings, and the seed; units and weights of the caller's own by the names of their classes."""
+        settings = self.settings
+        own = {
+            name: type(part).__name__
+            for name, part in (("units", settings.units), ("weights", settings.weights))
+            if _is_own(part)
+        }
+        return {**settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line."""
+        facts, rate = self.to_dict(), self.settings.rate
+        parts = (part["kind"] if isinstance(part, dict) else part for part in (facts["units"], facts["weights"]))
+        shares = ", ".join(
+            f"{share:.0%} {name}" for share, name in zip(self.settings.replacement.shares, _SHARES, strict=True)
+        )
+        yield (
+            f"masking {facts['strategy'] or ' by weights '.join(parts)}, "
+            f"{f'{rate:.0%}' if isinstance(rate, float) else facts['rate']['kind']} of the tokens ({shares}), "
+            f"seed {self.seed}, {self.tokenizer.vocab_size:,} entries"
+        )
 
     def _tables_with(self, scores: Scores | None) -> Tables:
         """The tables on the host; those of other scores are made when they are first seen."""

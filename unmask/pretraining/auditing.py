@@ -18,7 +18,7 @@ from unmask.measuring.masking_audit import Audit
 from unmask.measuring.masking_audit import audit as count_masks
 from unmask.pretraining.masking_inputs import masking_tables
 from unmask.pretraining.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import LogReporter, Reporter, usual_reporter
 from unmask.progress import counted
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import DEFAULT, Recipe, load_recipe
@@ -126,7 +126,7 @@ def audit(
     Raises:
         UnmaskError: The data cannot be read, or not masked by the recipe.
     """
-    reporter = reporter or LogReporter()
+    reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)
     chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in overrides)

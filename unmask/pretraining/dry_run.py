@@ -29,9 +29,10 @@ from unmask.pretraining.run_data import (
 from unmask.pretraining.run_folder import RunFolder, packaged_corpus
 from unmask.pretraining.run_reporter import LogReporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
+from unmask.progress import duration
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe, load_recipe
-from unmask.results import Readable, Result, Shown, Styled, duration
+from unmask.results import Readable, Result, Shown, Styled
 from unmask.shards.preparation import open_annotated, prepare
 from unmask.text.documents import TextPiece
 from unmask.text.settings import AnnotationSettings, CorpusSettings

@@ -17,7 +17,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import CollocationUnits
 from unmask.masking.weights import InformativeWeights
 from unmask.pretraining.run_data import PreparedData, open_prepared
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.results import Result, Shown
 from unmask.settings import settings_within, validated
 from unmask.shards.collocations import CHUNK_TOKENS, build_lexicon
@@ -93,7 +93,7 @@ def lexicon(
     settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
     check_file(target, overwrite=overwrite)
     opened = open_prepared(Path(data))
-    made = make_lexicon(opened, target, settings, reporter or LogReporter())
+    made = make_lexicon(opened, target, settings, reporter or usual_reporter())
     figures = {
         "out": str(target),
         "collocations": len(made),

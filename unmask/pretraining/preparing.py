@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.pretraining.run_data import describe
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import load_recipe
 from unmask.results import Result, Shown
@@ -99,7 +99,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     recipe, root, reporter = (
         load_recipe(options=options, overrides=as_overrides(settings)),
         Path(out),
-        reporter or LogReporter(),
+        reporter or usual_reporter(),
     )
     folder = DataFolder(root)
     if folder.is_complete:

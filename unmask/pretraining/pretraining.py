@@ -23,12 +23,13 @@ from unmask.pretraining.run_folder import (
     claim_sources,
     masks_by_tokens,
 )
-from unmask.pretraining.run_reporter import LogReporter, Reporter
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
+from unmask.progress import duration
 from unmask.recipe.architecture import find_checkpoint
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe
-from unmask.results import Readable, Shown, Styled, duration
+from unmask.results import Readable, Shown, Styled
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.lexicon_file import load_lexicon
 from unmask.text.given import InMemory, Named, Texts, told_apart
@@ -165,7 +166,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         extend_vocab=extend_vocab,
         old_data=_old_paths(old_data),
     )
-    reporter = reporter or LogReporter()
+    reporter = reporter or usual_reporter()
     with Interruption() as interruption:
         folder = RunFolder(Path(out))
         goes_on = resume and folder.holds_run

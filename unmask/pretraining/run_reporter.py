@@ -8,6 +8,8 @@ Shape suffixes: T = all positions of a batch in a line, D = hidden size.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -19,7 +21,9 @@ from unmask.masking.masker import MaskedRows
 from unmask.measuring.held_out import HeldOut
 from unmask.network.encoder import MaskedLM
 from unmask.network.loss import predicted_positions
-from unmask.progress import Progress
+from unmask.notebook import NotebookLine, in_notebook
+from unmask.pretraining.run_metrics import Arrivals
+from unmask.progress import Progress, duration
 from unmask.results import legible
 from unmask.rows.rows import Rows
 from unmask.runner import evaluating, hidden_states, logits_at
@@ -146,6 +150,94 @@ class Reporter(Protocol):
 
     def predictions(self, step: int, lines: Sequence[Line]) -> None:
         """What the model makes of the recipe's lines."""
+
+
+SMOOTHING = 0.05
+RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
+
+
+class StepPace:
+    """What is told of a training's steps: loss, smoothed; the speed of the last seconds; and the time left.
+
+    Args:
+        may_end_early: Whether it may end before its budget is used up.
+    """
+
+    def __init__(self, *, may_end_early: bool = False) -> None:
+        self._at_most = "at most " if may_end_early else ""
+        self._begin = time.monotonic()
+        self._begin_progress: float | None = None
+        self._loss: float | None = None
+        self._arrivals = Arrivals()
+        self._tokens = 0
+        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
+
+    def facts(self, report: StepReport) -> str | None:
+        """In words; None as long as there is no speed yet."""
+        if self._begin_progress is None:  # of a run that goes on, or behind the first step
+            self._begin_progress, self._begin = report.progress, time.monotonic()
+        for arrived in self._arrivals.add(report):
+            self._loss = arrived.loss if self._loss is None else self._loss + SMOOTHING * (arrived.loss - self._loss)
+        self._tokens += report.tokens
+        self._marks.append((report.seconds, self._tokens))
+        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > RATE_SECONDS:
+            self._marks.popleft()
+        seconds = self._marks[-1][0] - self._marks[0][0]
+        if seconds <= 0.0 or self._loss is None:
+            return None
+        rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
+        gone = time.monotonic() - self._begin
+        left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
+        return (
+            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {self._at_most}{duration(left)} left"
+        )
+
+
+def evaluation_line(step: int, result: HeldOut) -> str:
+    """What is told of a held-out evaluation."""
+    return (
+        f"step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+        f"{result.bits_per_token_byte:.3f} bits per token byte"
+        + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
+    )
+
+
+def usual_reporter() -> Reporter:
+    """Who is told, where nobody says whom: a notebook, where this is one; else the log."""
+    return NotebookReporter() if in_notebook() else LogReporter()
+
+
+class NotebookReporter:
+    """Draws the progress of a training in a notebook, or of several in turn; notes and evaluations stand below."""
+
+    def __init__(self) -> None:
+        self._line, self._what, self._pace = NotebookLine(), "training", StepPace()
+
+    def note(self, text: str) -> None:
+        """Prints it."""
+        print(addressed(text))
+
+    def notify(self, progress: Progress) -> None:
+        """Moves the bar."""
+        self._line.notify(progress)
+
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """A new bar, below what was said before."""
+        self._line, self._what, self._pace = NotebookLine(), what, StepPace(may_end_early=may_end_early)
+
+    def step(self, report: StepReport) -> None:
+        """Moves the bar."""
+        if (facts := self._pace.facts(report)) is not None:
+            self._line.show(self._what, report.progress, facts)
+
+    def evaluation(self, step: int, result: HeldOut) -> None:
+        """Prints a line."""
+        self.note(evaluation_line(step, result))
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Prints them, with what is predicted in brackets."""
+        for line in lines:
+            self.note(f"             {plain_line(line)}")
 
 
 class LogReporter:

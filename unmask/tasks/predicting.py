@@ -14,7 +14,8 @@ from typing import Any
 from unmask.claimed import check_file
 from unmask.errors import RunError
 from unmask.files import write_atomically
-from unmask.progress import Notify, ignore
+from unmask.notebook import usual_notify
+from unmask.progress import Notify
 from unmask.results import Result, Shown
 from unmask.tasks.labelled_files import read_labelled
 from unmask.tasks.settings import Columns
@@ -93,7 +94,7 @@ def predict(
     if data.columns is not None:
         named = {name: column for name, column in vars(data.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
-    found = loaded.predict_records(data.records, notify=notify or ignore)
+    found = loaded.predict_records(data.records, notify=notify or usual_notify())
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
     for count, what in ((found.truncated, "their ends are not seen"), (found.split, "they are seen in several parts")):
         if count:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from unmask.folders.model_folder import CONFIG, find_model, read_config_file
 from unmask.folders.task_folder import TaskNetwork, load_task_model
 from unmask.folders.transformers_folder import load_transformers_task, runs_in_transformers
 from unmask.progress import Notify, counted, ignore
+from unmask.results import Readable, Shown
 from unmask.runner import run
 from unmask.tasks.examples import Example, InputEncoder, types_of
 from unmask.tasks.known import does_task, task_of
@@ -73,7 +74,7 @@ class Predicted:
     split: int
 
 
-class TaskModel:
+class TaskModel(Readable):
     """A fine-tuned encoder with its tokenizer.
 
     Attributes:
@@ -89,6 +90,16 @@ class TaskModel:
         self.tokenizer = tokenizer
         self.task = task
         self._encoder = InputEncoder(tokenizer, network.config, max_length=task.max_length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it does."""
+        return {"folder": str(self.folder), "task": self.task.kind, "labels": list(self.task.names)}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line."""
+        names = self.task.names
+        labels = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+        yield f"fine-tuned: {self.task.kind}{labels}, for {self.task.takes}; {self.folder}"
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """Predicts. The end of a text that is longer than the model is not seen, and the log says so.

@@ -11,6 +11,7 @@ from typing import Any
 
 from unmask.errors import CorpusError
 from unmask.folders.layout_names import Pooling
+from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
 from unmask.text.text_file import NamedText, TextFile
@@ -111,6 +112,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     texts = TextFile(str(file), column=column, id_column=id_column)
     keep_freed_memory()
     size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
+    tell = notify or usual_notify()
     done, begin = 0, time.perf_counter()
     note(texts.describe())
     taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
@@ -119,8 +121,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     def count(chars: int) -> None:
         nonlocal done
         done += chars
-        if notify is not None:
-            notify(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
+        tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
     report = embed_file(loaded, texts, target, how, count=count)
     for reason, number in texts.skipped.items():

@@ -27,7 +27,8 @@ from unmask.measuring.measure import (
 from unmask.measuring.passages import Passage, passages_of_store, passages_of_text, share_of_text
 from unmask.measuring.questions import ask
 from unmask.measuring.uncertainty import plain_interval
-from unmask.progress import Notify, counted, ignore
+from unmask.notebook import usual_notify
+from unmask.progress import Notify, counted
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.shards.manifest import MANIFEST, load_manifest, verify_files
 from unmask.shards.store import TokenStore
@@ -185,7 +186,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         text = _read(scorable, named, max_tokens, column)
 
     def measured(what: str, total: int) -> MeasuredPassages:
-        count = counted(notify or ignore, what, total)
+        count = counted(notify or usual_notify(), what, total)
         return MeasuredPassages(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -19,6 +19,7 @@ from unmask.folders.transformers_folder import runs_in_transformers
 from unmask.hub import HubName, fetch_sentence_files, hub_name
 from unmask.measuring.pseudo_likelihood import checked_form, pseudo_log_likelihoods
 from unmask.network.encoder import MaskedLM
+from unmask.results import Readable, Shown
 from unmask.tasks.task_model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ log = logging.getLogger("unmask")
 Precision = Literal["float32", "bf16", "auto"]
 
 
-class Model:
+class Model(Readable):
     """An encoder with its tokenizer.
 
     Args:
@@ -67,6 +68,41 @@ class Model:
         self.precision: Precision = precision
         self.hub = hub
         self._hub_was_asked = False  # for what says how vectors are made
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is."""
+        if self._network is None:
+            assert self.fine_tuned is not None, "transformers runs it"
+            return self.fine_tuned.to_dict()
+        config = self._network.config
+        return {
+            "folder": str(self.folder),
+            "layout": config.layout,
+            "num_layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.max_position_embeddings,
+            "num_parameters": sum(parameter.numel() for parameter in self._network.parameters()),
+            "task": None if self.fine_tuned is None else self.fine_tuned.task.kind,
+            "has_head": self.has_head,
+        }
+
+    def shown(self) -> Iterator[Shown]:
+        """A line or two."""
+        if self._network is None:
+            assert self.fine_tuned is not None, "transformers runs it"
+            yield from self.fine_tuned.shown()
+            return
+        facts = self.to_dict()
+        yield (
+            f"{facts['layout']} of {facts['num_layers']} x {facts['hidden_size']}, {facts['num_parameters']:,} "
+            f"parameters, {facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; "
+            f"{self.folder}"
+        )
+        if self.fine_tuned is not None:
+            yield from self.fine_tuned.shown()
+        elif not self.has_head:
+            yield "a bare encoder: it embeds, and fills nothing"
 
     @property
     def network(self) -> MaskedLM:

@@ -10,7 +10,8 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.measuring.minimal_pairs import Accuracy, few_paradigms, read_pairs, score_pairs
 from unmask.measuring.pseudo_likelihood import checked_form
-from unmask.progress import Notify, ignore
+from unmask.notebook import usual_notify
+from unmask.progress import Notify
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.using.loaded_model import Model
 from unmask.using.scorable import Scorable, as_scorable
@@ -91,7 +92,7 @@ def score(
                 kept.append(pair)
         read = kept
     scorable = as_scorable(model)
-    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or ignore)
+    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or usual_notify())
     return Scored(
         {
             **_plain(result.overall),

@@ -23,7 +23,7 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
     assert not run.is_claimed
     run.claim("{}")
     assert run.is_claimed
-    ways = "go on with --resume, replace it with --overwrite, or give another --out"
+    ways = "go on with resume=True, replace it with overwrite=True, or give another out"
     with pytest.raises(RunError, match=f"out already holds a run: {ways}"):
         run.check()
     run.check(resume=True)
@@ -85,7 +85,7 @@ def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": {"from": "x"}}, of="recipe ")
     assert str(caught.value) == (
         f"{tmp_path / 'out'} holds a run with recipe start = None, but now it is {{'from': 'x'}}; a run goes on as it "
-        "was begun: change that back, replace it with --overwrite, or give another --out"
+        "was begun: change that back, replace it with overwrite=True, or give another out"
     )
     with pytest.raises(RunError, match=r"with training\.steps = 3, but now it is 4; "):
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})

@@ -83,11 +83,6 @@ def test_what_objects_say_of_themselves(run: unmask.Run) -> None:
     assert repr(masker) == (
         "masking span, 15% of the tokens (80% masked, 10% random, 10% unchanged), seed 3, 200 entries"
     )
-    assert (
-        repr(
-            unmask.MaskingCollator(
-                model.folder, units={"kind": "words"}, rate={"kind": "linear", "start": 0.3, "end": 0.1}
-            )
-        )[:51]
-        == "masking words by weights uniform, linear of the tok"
-    )
+    rate = {"kind": "linear", "start": 0.3, "end": 0.1}
+    collator = unmask.MaskingCollator(model.folder, units={"kind": "words"}, rate=rate)
+    assert repr(collator).startswith("masking words by weights uniform, linear of the tokens")

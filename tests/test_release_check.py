@@ -206,7 +206,7 @@ def _popen_of(real: object, arguments: list[str]) -> object:
 def test_annotations_without_a_pipeline(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "PIPELINES", ("no_such_pipeline",))
     assert script.annotation_options("none") == []
-    with pytest.raises(SystemExit, match=r"no spaCy pipeline is installed .* annotate none"):
+    with pytest.raises(SystemExit, match=r"no spaCy pipeline is installed .* --annotate none"):
         script.annotation_options("pos")
     monkeypatch.setattr(script, "PIPELINES", ("json",))
     monkeypatch.setattr(script.importlib.util, "find_spec", lambda name: name)

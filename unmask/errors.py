@@ -19,8 +19,8 @@ _FLAGS = ("resume", "overwrite")
 # A command that is named whole stays as it is typed.
 _OPTION = re.compile(
     r"(?P<command>unmask [a-z]+ [^`;,()]*--[^`;,()]*)"
-    r"|--set (?P<quote>'?)(?P<setting>[a-z_]+\.[a-z_.]+=(?(quote)[^']*|[^\s;,()]*))(?P=quote)"
-    r"|--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<number>\d+)(?![\w.:]))?"
+    r"|--set (?P<quote>')?(?P<setting>[a-z_]+\.[a-z_.]+=(?(quote)[^']*|[^\s;,()]*[^\s;,():]))(?(quote)')"
+    r"|--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<number>\d+)(?!\.?\w))?"
 )
 _on_command_line = False
 

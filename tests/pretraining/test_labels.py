@@ -119,7 +119,7 @@ def test_prepared_data_is_learned_from(
     assert "not learned" not in caplog.text
     run = unmask.pretrain([data], out=tmp_path / "two", steps=2, settings=SMALL)
     assert run.summary["objectives"] == {}
-    assert "the classes are not learned: that is asked for with --set objectives.label.weight=1" in caplog.text
+    assert "the classes are not learned: that is asked for with settings=['objectives.label.weight=1']" in caplog.text
     assert "id2label" not in json.loads((run.folder / "model" / "config.json").read_text())
 
 
@@ -177,7 +177,7 @@ def test_held_out_text_without_classes(table: Path, tmp_path: Path, caplog: pyte
 
 def test_errors_before_anything_is_done(table: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"objectives.label learns the classes of documents; name the column of the "
-                       r"tables in which they stand with --set corpus.label=COLUMN, or remove"):  # fmt: skip
+                       r"tables in which they stand with settings=\['corpus.label=COLUMN'\], or remove"):  # fmt: skip
         small_run(table, tmp_path / "run", *LEARN)
     with pytest.raises(SettingsError, match="name the column"):
         forecast_run([table], load_recipe(options={"training.steps": 2}, overrides=LEARN))

@@ -200,7 +200,7 @@ def test_tables_by_a_path(lexicon_file: Path, data_folder: Path, run: unmask.Run
     assert tables(tmp_path / "run", "pmi").frequencies_V is None
     with pytest.raises(DataError, match="give the file of a lexicon, or the folder of prepared data or of a run"):
         tables(tmp_path, "pmi")
-    other = train_tokenizer(["Some other words."], TokenizerSettings(kind="char"))
+    other = train_tokenizer(lambda: iter(["Some other words."]), TokenizerSettings(kind="char"))
     with pytest.raises(DataError, match="was prepared with another tokenizer than the one in use; give .*tokenizer"):
         unmask.Masker.from_tokenizer(other, strategy="frequency", tables=data_folder)
 

@@ -50,7 +50,7 @@ def test_what_is_learned_and_its_errors() -> None:
     assert (task.names, task.pooling, task.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
     with pytest.raises(CorpusError, match="train.csv: the examples have only the label 'a'; two are needed at least"):
         MultiLabel.learned_from(labelled(("a",), ("a",)), settings, "first")
-    with pytest.raises(CorpusError, match=r"the label 'b' has 1 example, in row 3 .* --set finetune.least_examples=1"):
+    with pytest.raises(CorpusError, match=r"'b' has 1 example, in row 3 .* settings=\['finetune.least_examples=1'\]"):
         MultiLabel.learned_from(labelled(("a",), ("a", "b")), settings, "first")
     said = task.check(labelled(("a", "z"), ("z",), name="dev.csv"), Path("train.csv"))
     assert said == "dev.csv: 2 labels are none that train.csv has (z); they count as wrong"

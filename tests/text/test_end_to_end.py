@@ -153,7 +153,7 @@ def test_what_is_missing_is_said_before_anything_is_made(annotated: Path, corpus
     with pytest.raises(
         SettingsError,
         match=r"masking by entity needs the annotation entities of the text; ask for it with "
-        r"--set 'annotation\.columns=\[\"entities\"\]'",
+        r"settings=\['annotation\.columns=\[\"entities\"\]'\]",
     ):
         steps_of(corpus_file, tmp_path / "run", strategy="entity")
     assert not (tmp_path / "run" / "data").exists()

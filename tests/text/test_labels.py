@@ -141,7 +141,7 @@ def test_without_the_setting_nothing_is_read(tmp_path: Path) -> None:
         ("a.csv", "text,label\none,1\n", r"a.csv: there is no column 'y' for corpus.label; columns are text, label"),
         ("a.csv", "", r"a.csv: there is no column 'y' for corpus.label; columns are none"),
         ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list, which is no class \(a text, a whole "
-         r"number or a boolean\) in column 'y'; --set corpus.bad_input"),
+         r"number or a boolean\) in column 'y'; settings=.'corpus.bad_input"),
         ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 has the number 0.5, which is no class"),
         ("a.jsonl", '{"text": "one"}\n{"text": "two", "y": ""}\n', r"corpus.label = 'y': no row of the corpus has a"),
     ],

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import unmask
 from unmask.errors import CorpusError, SettingsError
 from unmask.text.corpus import Corpus
 from unmask.text.settings import CleaningSettings, CorpusSettings
@@ -172,7 +173,9 @@ def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "id,x,date\n" + "\n".join(f"{i},{i / 7},2024-01-{i % 28 + 1:02d}" for i in range(99))
     )
-    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with --set"):
+    with pytest.raises(
+        CorpusError, match=r"no column looks like text; columns are id, x, date; name one with settings"
+    ):
         Corpus([tmp_path / "a.csv"], CorpusSettings())
 
 
@@ -258,6 +261,18 @@ def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
     assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
     assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
     assert corpus.skipped["duplicates"] == 2
+
+
+def test_duplicates_are_dropped_where_a_tokenizer_is_trained(tmp_path: Path) -> None:
+    """Its trainer reads the corpus from a thread of its own."""
+    texts_twice = [*SENTENCES, *SENTENCES[:50]]
+    (tmp_path / "a.txt").write_text("\n".join(texts_twice), encoding="utf-8")
+    cleaning = {"corpus": {"documents": "line", "cleaning": {"duplicates": "drop"}}}
+    for kind in ("wordpiece", "unigram", "bpe", "char"):
+        data = unmask.prepare(
+            tmp_path / "a.txt", out=tmp_path / kind, tokenizer_kind=kind, vocab_size=400, settings=cleaning
+        )
+        assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
 
 
 def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_path: Path) -> None:

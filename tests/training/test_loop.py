@@ -239,8 +239,34 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
     with pytest.raises(RunError, match="belongs to other data or another recipe; use overwrite=True"):
         load_checkpoint(folder, state, fingerprint="y")
     (folder / "model.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match="damaged checkpoint .* remove the folder to use the one before"):
+    with pytest.raises(RunError, match="damaged .*does not fit its checksum.*to begin anew, since there is none"):
         load_checkpoint(folder, state, fingerprint="x")
+
+
+def test_a_bit_that_was_turned_is_found(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    """In each file, at its begin, in its middle and at its end; the checkpoint before it is named."""
+    state = new_state(make_model, settings_of())
+    next(train(state, stream, masker, settings_of()))
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    state.step = 5
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    load_checkpoint(folder, state, fingerprint="x")
+    kept = [p.detach().clone() for p in state.model.parameters()]
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for place in (0, len(whole) // 2, len(whole) - 4):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to go on from step-00000001"):
+                load_checkpoint(folder, state, fingerprint="x")
+        file.write_bytes(whole)
+    content = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
+    with pytest.raises(RunError, match="state.json does not fit its checksum"):
+        load_checkpoint(folder, state, fingerprint="x")
+    assert all(torch.equal(a, b) for a, b in zip(kept, state.model.parameters(), strict=True))
+    assert state.tokens_seen > 1
 
 
 @pytest.mark.parametrize("name", ["step", "micro_tokens", "tokens_seen", "seconds", "cursor", "best", "compute_dtype"])
@@ -248,11 +274,11 @@ def test_a_checkpoint_that_lacks_something_changes_nothing(make_model: MakeModel
     state = new_state(make_model, settings_of())
     folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     content = json.loads((folder / "state.json").read_text())
-    del content[name]
+    del content[name], content["sha256"]
     (folder / "state.json").write_text(json.dumps(content))
     with torch.no_grad():
         state.model.head.bias.fill_(7.0)
-    with pytest.raises(RunError, match=f"damaged checkpoint .'{name}'.; remove the folder to use the one before"):
+    with pytest.raises(RunError, match=f"damaged checkpoint .'{name}'.; remove this folder"):
         load_checkpoint(folder, state, fingerprint="x")
     assert (state.model.head.bias == 7.0).all()
 
@@ -280,9 +306,9 @@ def test_a_checkpoint_with_wrong_values_is_damaged(
     file = folder / "state.json"
     load_checkpoint(folder, state, fingerprint="x")  # as it was written, it is whole
     if isinstance(damage, dict):
-        damage = json.dumps(json.loads(file.read_text()) | damage).encode()
+        damage = json.dumps({**json.loads(file.read_text()), **damage, "sha256": None}).encode()
     file.write_bytes(damage)
-    with pytest.raises(RunError, match="damaged checkpoint .* remove the folder to use the one before"):
+    with pytest.raises(RunError, match="damaged checkpoint .* remove this folder"):
         load_checkpoint(folder, state, fingerprint="x")
 
 

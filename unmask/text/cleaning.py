@@ -86,7 +86,9 @@ class _SeenTexts:
 
     def __enter__(self) -> _SeenTexts:
         self._folder = tempfile.TemporaryDirectory(prefix="unmask-")
-        self._database = sqlite3.connect(Path(self._folder.name) / "seen.sqlite", isolation_level=None)
+        # Who trains a tokenizer reads from a thread of its own; there is one reader at a time in any case.
+        path = Path(self._folder.name) / "seen.sqlite"
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode=OFF")
         self._database.execute("PRAGMA synchronous=OFF")
         self._database.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")

@@ -14,7 +14,6 @@ import glob
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.errors import CorpusError
-from unmask.files import writing
+from unmask.files import whole_folder, writing
 from unmask.progress import Notify, Progress, ignore
 from unmask.text.reading import bare_suffix
 from unmask.text.sources import STDIN, STDIN_FILE, SUFFIXES, part_named, read_stdin
@@ -62,17 +61,8 @@ class InMemory:
             CorpusError: There is none among them, or something is neither a text nor a row.
             WriteError: The disk is full, or the folder cannot be made.
         """
-        partial = folder.with_name(folder.name + ".partial")
-        _remove(partial)
-        try:
-            with writing(partial):
-                partial.mkdir(parents=True)
+        with whole_folder(folder) as partial:
             _write(self.content, partial, notify)
-            with writing(folder):
-                _remove(folder)
-                os.replace(partial, folder)
-        finally:
-            _remove(partial)
         return folder
 
 
@@ -155,11 +145,6 @@ def keep_given(
             yield name.keep(folder / GIVEN, notify=notify)
         else:
             yield read_stdin(folder / STDIN_FILE, kept=kept) if str(name) == STDIN else name
-
-
-def _remove(folder: Path) -> None:
-    if folder.is_dir():
-        shutil.rmtree(folder)
 
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:

@@ -5,26 +5,29 @@ Checkpoints hold all of this state, and are written so that a kill at any moment
     checkpoints/step-00000200/model.safetensors      weights, named as in the encoder
                               optimizer.safetensors  momentum and running means
                               scores.safetensors     where masking follows scores of the model
-                              state.json             step, cursor, counters; written last
+                              state.json             step, cursor, counters, checksums of the others and of itself
 
-A checkpoint is written under another name, forced to the disk and renamed; a folder with the right name is whole.
+A checkpoint is written under another name, forced to the disk and renamed; a folder with the right name is whole. Its
+files are checked when they are read: a bit that a disk has turned would go on into weights that nobody can explain.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import RunError
-from unmask.files import sync_folder, whole_folder
+from unmask.files import file_sha256, sync_folder, whole_folder
 from unmask.network.encoder import MaskedLM
 from unmask.network.trainable import Trainable
 from unmask.rows.stream import Cursor
@@ -85,7 +88,7 @@ TrainState = TrainableState[MaskedLM]
 
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
-_STATE = "state.json"
+_STATE, _SEAL = "state.json", "sha256"
 _PARTIAL = "partial"
 
 
@@ -107,7 +110,7 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
     target = checkpoint_path(root, state.step)
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
-    content = {
+    content: dict[str, Any] = {
         "fingerprint": fingerprint,
         "step": state.step,
         "tokens_seen": state.tokens_seen,
@@ -123,7 +126,9 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
             save_file(state.optimizer.state(), partial / _OPTIMIZER)
             if state.board is not None:
                 save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
-            (partial / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            content["files"] = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
+            sealed = {**content, _SEAL: _seal(content)}
+            (partial / _STATE).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
         sync_folder(root)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -147,6 +152,25 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
 
 
+def _seal(content: Mapping[str, Any]) -> str:
+    """The checksum of what a state says."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _check_content(folder: Path, content: dict[str, Any]) -> None:
+    """Compares a checkpoint's files with their checksums; those of earlier versions have none.
+
+    Raises:
+        ValueError: Something has changed since it was written.
+    """
+    seal = content.pop(_SEAL, None)
+    if seal is not None and seal != _seal(content):
+        raise ValueError(f"{_STATE} does not fit its checksum")
+    for name, sha256 in content.get("files", {}).items():
+        if file_sha256(folder / name) != sha256:
+            raise ValueError(f"{name} does not fit its checksum")
+
+
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
     """Puts a checkpoint into a freshly made state.
 
@@ -155,6 +179,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
     """
     try:
         content = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        _check_content(folder, content)
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
         # All of it is read before anything is changed: a damaged checkpoint leaves the state as it was made.
@@ -174,7 +199,9 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
     except RunError:
         raise
     except (OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError, SafetensorError) as error:
-        raise RunError(f"{folder}: damaged checkpoint ({error}); remove the folder to use the one before") from error
+        before = [path.name for path in list_checkpoints(folder.parent) if path.name < folder.name]
+        way_out = f"to go on from {before[-1]}" if before else "to begin anew, since there is none before it"
+        raise RunError(f"{folder}: damaged checkpoint ({error}); remove this folder {way_out}") from error
     state.step, state.micro_tokens = step, micro_tokens
     state.tokens_seen, state.seconds = tokens_seen, seconds
     state.cursor, state.best = cursor, best

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
 from unmask.files import writing
-from unmask.folders.bert import BERT, ROBERTA, ROBERTA_PRELAYERNORM
+from unmask.folders.bert import BERT, CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from unmask.folders.layout_names import FolderLayout
 from unmask.folders.modernbert import MODERNBERT
 from unmask.hub import MODEL, local_path
@@ -34,6 +34,8 @@ LAYOUTS: dict[Layout, FolderLayout] = {
     "modernbert": MODERNBERT,
     "bert": BERT,
     "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "camembert": CAMEMBERT,
     "roberta-prelayernorm": ROBERTA_PRELAYERNORM,
 }
 

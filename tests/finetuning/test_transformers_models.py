@@ -216,8 +216,12 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
     assert len(model.predict(TEXTS)) == 2
     with pytest.raises(ModelError, match=r"fine-tuned \(classify\), so it predicts no tokens any more"):
         model.fill("The [MASK].")
-    with pytest.raises(ModelError, match="model_type 'distilbert' is not supported"):
-        unmask.load(encoder)
+    alike = model.embed(TEXTS) - unmask.load(encoder).embed(TEXTS)
+    assert 0.0 < np.abs(alike).max() < 1.0, "embeds with what it has learned"
+    with pytest.raises(
+        ModelError, match=r"it is of type 'distilbert', which is .*; here it predicts and embeds, but is"
+    ):
+        _ = model.network
     with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
         load_fine_tuned(encoder)
     more = finetune(tmp_path / "a" / "model", "classify", train, train, tmp_path / "b", "finetune.epochs=1")

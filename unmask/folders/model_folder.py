@@ -234,7 +234,10 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind not in LAYOUTS:
         supported = ", ".join(map(repr, LAYOUTS))
-        raise ModelError(f"{file}: model_type {kind!r} is not supported; supported are {supported}")
+        raise ModelError(
+            f"{file}: model_type {kind!r} is not supported; supported are {supported} (fill, embed, evaluate, score "
+            "and finetune also take what transformers runs)"
+        )
     return dict(content), LAYOUTS[kind]
 
 

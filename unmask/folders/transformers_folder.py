@@ -84,6 +84,18 @@ def runs_in_transformers(folder: Path) -> bool:
     return unsupported(folder) is not None
 
 
+def why_in_transformers(folder: Path) -> str:
+    """Why our encoder does not run a folder's model, in words.
+
+    Args:
+        folder: For which `runs_in_transformers` holds.
+    """
+    kind = _kind(folder)
+    if kind not in LAYOUTS:
+        return f"it is of type {kind!r}, which is none of our layouts ({', '.join(LAYOUTS)})"
+    return unsupported(folder) or "its weights are in no file of safetensors"
+
+
 def unsupported(folder: Path) -> str | None:
     """Which part a model of one of our layouts has that our encoder lacks, in words.
 

@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
 from unmask.folders.layout_names import Pooling
-from unmask.folders.model_folder import LAYOUTS, find_model, has_prediction_head, load_model, read_config_file
+from unmask.folders.model_folder import find_model, has_prediction_head, load_model, read_config_file
 from unmask.folders.sentence_files import read_normalize, read_pooling
 from unmask.folders.task_folder import TaskNetwork
-from unmask.folders.transformers_folder import check_transformers, load_transformers_model, runs_in_transformers
+from unmask.folders.transformers_folder import (
+    check_transformers,
+    load_transformers_model,
+    runs_in_transformers,
+    why_in_transformers,
+)
 from unmask.hub import HubName, fetch_sentence_files, hub_name
 from unmask.measuring.pseudo_likelihood import checked_form, pseudo_log_likelihoods
 from unmask.network.encoder import MaskedLM
@@ -82,10 +87,11 @@ class Model:
             ModelError: transformers runs the model.
         """
         if not isinstance(self._embedder, MaskedLM):
+            done = "predicts and embeds" if self.fine_tuned else "fills, embeds, is evaluated, scored and fine-tuned"
             raise ModelError(
-                f"{self.folder}: transformers runs this model, which our encoder ({', '.join(LAYOUTS)}) does not; it "
-                f"{'predicts and embeds' if self.fine_tuned else 'fills, embeds, is evaluated, scored and fine-tuned'} "
-                "here, but is not exported, and no training begins with it"
+                f"{self.folder}: transformers runs this model, and not our encoder: "
+                f"{why_in_transformers(self.folder)}; here it {done}, but it is not exported, and no pretraining "
+                "begins with it"
             )
         return self._embedder
 

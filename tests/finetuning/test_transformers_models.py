@@ -208,7 +208,7 @@ def test_longer_inputs_where_only_distances_are_known(tokenizer: Tokenizer, tmp_
         finetune(bounded, "classify", train, train, tmp_path / "c", "finetune.max_length=200")
 
 
-def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_fine_tuned_folder_predicts_and_embeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 16, 0)
     result = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=1")
@@ -219,7 +219,7 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
     alike = model.embed(TEXTS) - unmask.load(encoder).embed(TEXTS)
     assert 0.0 < np.abs(alike).max() < 1.0, "embeds with what it has learned"
     with pytest.raises(
-        ModelError, match=r"it is of type 'distilbert', which is .*; here it predicts and embeds, but is"
+        ModelError, match=r"it is of type 'distilbert', which is .*; here it predicts and embeds, but it is"
     ):
         _ = model.network
     with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):

@@ -133,9 +133,10 @@ class Model:
 
     @property
     def _networks(self) -> list[MaskedLM | TransformersMaskedLM | TransformersBare | TransformersTask]:
-        """All that there are; some of them share weights, or are the same."""
+        """All that there are, each once; those that transformers runs share their weights."""
         task = None if self.fine_tuned is None else self.fine_tuned.network
-        return [network for network in (self._predictor, self._embedder, task) if network is not None]
+        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
+        return list({id(network): network for network in there}.values())
 
     @overload
     def fill(

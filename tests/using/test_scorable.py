@@ -233,7 +233,7 @@ def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypat
     assert not asked
 
 
-def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
     file = tmp_path / "tokenizer.json"
     whole = file.read_text()
@@ -247,7 +247,11 @@ def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> N
     with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt"):
         load_scorable(tmp_path)
     (tmp_path / "spiece.model").write_text("no tokenizer")
-    with pytest.raises(TokenizerError, match=r"no tokenizer that transformers reads \(it has no vocabulary\)"):
+    monkeypatch.setattr("unmask.tokenizer.conversion.find_spec", lambda _: None)
+    message = (
+        r"no tokenizer that transformers reads \(it has no vocabulary\); spiece\.model may need pip install sentence"
+    )
+    with pytest.raises(TokenizerError, match=message):
         load_scorable(tmp_path)
     file.write_text(whole)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -6,6 +6,7 @@ only (BertJapanese's, PhoBERT's) cannot be converted: nothing else would give th
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def convert(folder: Path) -> Any:
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except _UNREADABLE as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason})") from error
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason}){_hint(folder)}") from error
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise TokenizerError(
@@ -47,5 +48,13 @@ def convert(folder: Path) -> Any:
         )
     special = set(theirs.all_special_tokens)
     if not any(token not in special for token in backend.get_vocab()):  # what it makes where it finds nothing
-        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary)")
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){_hint(folder)}")
     return theirs
+
+
+def _hint(folder: Path) -> str:
+    """The way out where a package is missing, which transformers does not name in each of its errors."""
+    files = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
+    if not files or find_spec("sentencepiece") is not None:
+        return ""
+    return f"; {files[0]} may need pip install sentencepiece protobuf"

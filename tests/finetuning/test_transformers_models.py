@@ -208,7 +208,7 @@ def test_longer_inputs_where_only_distances_are_known(tokenizer: Tokenizer, tmp_
         finetune(bounded, "classify", train, train, tmp_path / "c", "finetune.max_length=200")
 
 
-def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_fine_tuned_folder_predicts_and_embeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
     train = write_classes(tmp_path / "train.jsonl", 16, 0)
     result = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=1")
@@ -216,8 +216,12 @@ def test_a_fine_tuned_folder_does_nothing_else(tokenizer: Tokenizer, tmp_path: P
     assert len(model.predict(TEXTS)) == 2
     with pytest.raises(ModelError, match=r"fine-tuned \(classify\), so it predicts no tokens any more"):
         model.fill("The [MASK].")
-    with pytest.raises(ModelError, match="model_type 'distilbert' is not supported"):
-        unmask.load(encoder)
+    alike = model.embed(TEXTS) - unmask.load(encoder).embed(TEXTS)
+    assert 0.0 < np.abs(alike).max() < 1.0, "embeds with what it has learned"
+    with pytest.raises(
+        ModelError, match=r"it is of type 'distilbert', which is .*; here it predicts and embeds, but it is"
+    ):
+        _ = model.network
     with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
         load_fine_tuned(encoder)
     more = finetune(tmp_path / "a" / "model", "classify", train, train, tmp_path / "b", "finetune.epochs=1")

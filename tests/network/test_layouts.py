@@ -23,8 +23,20 @@ from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
-FAMILY = {"bert": "Bert", "roberta": "Roberta", "roberta-prelayernorm": "RobertaPreLayerNorm"}
-ROOT = {"bert": "bert", "roberta": "roberta", "roberta-prelayernorm": "roberta_prelayernorm"}
+FAMILY = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "roberta-prelayernorm": "RobertaPreLayerNorm",
+}
+ROOT = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "roberta-prelayernorm": "roberta_prelayernorm",
+}
 MakeModel = Callable[..., MaskedLM]
 
 

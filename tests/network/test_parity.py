@@ -125,7 +125,7 @@ def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None
     [
         (
             {"model_type": "t5"},
-            "'t5' is not supported; supported are 'modernbert', 'bert', 'roberta', 'roberta-prelayernorm'",
+            "'t5' is not supported; supported are 'modernbert', 'bert', 'roberta', 'xlm-roberta', 'camembert', 'robert",
         ),
         ({"norm_bias": True}, "norm_bias = True is not supported, only False"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),

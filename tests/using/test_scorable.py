@@ -17,9 +17,10 @@ from unmask.folders.model_folder import save_model
 from unmask.measuring.pseudo_likelihood import pseudo_log_likelihoods
 from unmask.network.encoder import MaskedLM
 from unmask.network.transformers_network import TransformersConfig, TransformersMaskedLM
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.evaluation import evaluate
-from unmask.using.scorable import Scorable, _tokenizer, as_scorable, load_scorable
+from unmask.using.scorable import Scorable, as_scorable, load_scorable
 
 transformers = pytest.importorskip("transformers")
 
@@ -100,8 +101,10 @@ def test_layouts_of_ours_with_parts_that_we_lack(
     loaded = load_scorable(tmp_path)
     assert isinstance(loaded.network, TransformersMaskedLM)
     check_totals(loaded, theirs)
-    with pytest.raises(ModelError, match=r"config\.json: .* is not supported, only"):
-        unmask.load(tmp_path)
+    with pytest.raises(
+        ModelError, match=r"transformers runs this model, and not our encoder: config\.json: .* is not supported"
+    ):
+        _ = unmask.load(tmp_path).network
 
 
 def test_broken_folders_of_our_layouts_keep_their_errors(
@@ -194,7 +197,7 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     with pytest.raises(ModelError, match="no such folder; give the folder of a model"):
         load_scorable(tmp_path / "none")
     save("Electra", "ForPreTraining", FAMILIES["Electra"][1], tmp_path / "d", tokenizer)
-    with pytest.raises(ModelError, match="no masked language model: the weights lack .*; a discriminator"):
+    with pytest.raises(ModelError, match="no masked language model: a discriminator or a bare encoder predicts no"):
         load_scorable(tmp_path / "d")
     save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
     with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
@@ -206,7 +209,9 @@ def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer,
     with pytest.raises(ModelError, match=r"config\.json: not JSON"):
         load_scorable(tmp_path / "x")
     (tmp_path / "x" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ModelError, match="no masked language model that transformers reads"):
+    with pytest.raises(
+        ModelError, match="'gpt2' is of none of our layouts .*, and transformers has no masked language m"
+    ):
         load_scorable(tmp_path / "x")
     assert load_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
 
@@ -216,17 +221,19 @@ def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypat
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
-    with pytest.raises(ModelError, match="no masked language model that transformers reads .*contains custom code"):
+    with pytest.raises(
+        ModelError, match="no masked language model of this type; the code that the folder brings is nev"
+    ):
         load_scorable(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "x"}')
     (tmp_path / "spiece.model").write_text("no tokenizer")
     (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')
     with pytest.raises(TokenizerError, match="no tokenizer that transformers reads .*contains custom code"):
-        _tokenizer(tmp_path, transformers)
+        load_tokenizer(tmp_path)
     assert not asked
 
 
-def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
     file = tmp_path / "tokenizer.json"
     whole = file.read_text()
@@ -240,7 +247,11 @@ def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path) -> N
     with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt"):
         load_scorable(tmp_path)
     (tmp_path / "spiece.model").write_text("no tokenizer")
-    with pytest.raises(TokenizerError, match=r"no tokenizer that transformers reads \(it has no vocabulary\)"):
+    monkeypatch.setattr("unmask.tokenizer.conversion.find_spec", lambda _: None)
+    message = (
+        r"no tokenizer that transformers reads \(it has no vocabulary\); spiece\.model may need pip install sentence"
+    )
+    with pytest.raises(TokenizerError, match=message):
         load_scorable(tmp_path)
     file.write_text(whole)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -203,6 +203,7 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
     if isinstance(kind, str) and kind not in LAYOUTS and not subject.does_task:
         raise ModelError(
             f"{subject.folder}: the layout {kind!r} is none of ours ({', '.join(LAYOUTS)}), so there is no network to "
-            "compare it with; transformers runs it, and unmask evaluate measures it"
+            "compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, finetune), and "
+            "optimum exports it"
         )
     return subject

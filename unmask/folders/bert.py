@@ -1,10 +1,11 @@
-"""The layouts of BERT's family: BERT, RoBERTa, and RoBERTa with norms before attention and MLP.
+"""The layouts of BERT's family: BERT, RoBERTa (also as XLM-R and CamemBERT), and RoBERTa with its norms before.
 
 What the family shares comes first, then each layout with its names and its config.json.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from unmask.folders.layout_names import FolderLayout, Names, read_values
@@ -203,42 +204,31 @@ def read_roberta_config(content: dict[str, Any], *, layout: Layout, mask_id: int
     return read_family_config({**ends, **content}, layout=layout, mask_id=mask_id, first_position=first)
 
 
-def _write_plain_config(config: EncoderConfig) -> dict[str, Any]:
-    return write_roberta_config(config, architecture="RobertaForMaskedLM")
+def _roberta_layout(layout: Layout, architecture: str) -> FolderLayout:
+    """RoBERTa's network under the name of a model: transformers calls its weights `roberta` in all of them."""
+    return FolderLayout(
+        names=roberta_names(
+            "roberta",
+            encoder_rows("roberta", attention_norm="attention.output.LayerNorm", mlp_norm="output.LayerNorm"),
+        ),
+        write_config=partial(write_roberta_config, architecture=architecture),
+        read_config=partial(read_roberta_config, layout=layout),
+    )
 
 
-def _read_plain_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
-    return read_roberta_config(content, layout="roberta", mask_id=mask_id)
-
-
-ROBERTA = FolderLayout(
-    names=roberta_names(
-        "roberta",
-        encoder_rows("roberta", attention_norm="attention.output.LayerNorm", mlp_norm="output.LayerNorm"),
-    ),
-    write_config=_write_plain_config,
-    read_config=_read_plain_config,
-)
+ROBERTA = _roberta_layout("roberta", "RobertaForMaskedLM")
+XLM_ROBERTA = _roberta_layout("xlm-roberta", "XLMRobertaForMaskedLM")
+CAMEMBERT = _roberta_layout("camembert", "CamembertForMaskedLM")
 
 
 # RoBERTa with norms before attention and MLP, and one behind the last block.
 _ROOT = "roberta_prelayernorm"
-
-
-def _write_prelayernorm_config(config: EncoderConfig) -> dict[str, Any]:
-    return write_roberta_config(config, architecture="RobertaPreLayerNormForMaskedLM")
-
-
-def _read_prelayernorm_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
-    return read_roberta_config(content, layout="roberta-prelayernorm", mask_id=mask_id)
-
-
 ROBERTA_PRELAYERNORM = FolderLayout(
     names=roberta_names(
         _ROOT,
         encoder_rows(_ROOT, attention_norm="attention.LayerNorm", mlp_norm="intermediate.LayerNorm")
         | {r"encoder\.final_norm\.(weight|bias)": (f"{_ROOT}.LayerNorm.{{}}",)},
     ),
-    write_config=_write_prelayernorm_config,
-    read_config=_read_prelayernorm_config,
+    write_config=partial(write_roberta_config, architecture="RobertaPreLayerNormForMaskedLM"),
+    read_config=partial(read_roberta_config, layout="roberta-prelayernorm"),
 )

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
 from unmask.files import writing
-from unmask.folders.bert import BERT, ROBERTA, ROBERTA_PRELAYERNORM
+from unmask.folders.bert import BERT, CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from unmask.folders.layout_names import FolderLayout
 from unmask.folders.modernbert import MODERNBERT
 from unmask.hub import MODEL, local_path
@@ -34,6 +34,8 @@ LAYOUTS: dict[Layout, FolderLayout] = {
     "modernbert": MODERNBERT,
     "bert": BERT,
     "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "camembert": CAMEMBERT,
     "roberta-prelayernorm": ROBERTA_PRELAYERNORM,
 }
 
@@ -232,7 +234,10 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind not in LAYOUTS:
         supported = ", ".join(map(repr, LAYOUTS))
-        raise ModelError(f"{file}: model_type {kind!r} is not supported; supported are {supported}")
+        raise ModelError(
+            f"{file}: model_type {kind!r} is not supported; supported are {supported} (fill, embed, evaluate, score "
+            "and finetune also take what transformers runs)"
+        )
     return dict(content), LAYOUTS[kind]
 
 

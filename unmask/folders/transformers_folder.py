@@ -20,7 +20,16 @@ from torch import Tensor
 from unmask.errors import ModelError, SettingsError, UnsupportedError
 from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, has_weights, label_content, read_config_file
 from unmask.folders.task_folder import KEY, TaskHead
-from unmask.network.transformers_network import TransformersConfig, TransformersTask, drawn_from, transformers_config
+from unmask.network.transformers_network import (
+    TransformersBare,
+    TransformersConfig,
+    TransformersMaskedLM,
+    TransformersTask,
+    drawn_from,
+    longest_of,
+    transformers_config,
+    width_of,
+)
 
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
@@ -44,6 +53,19 @@ class TransformersPretrained:
     weights: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class TransformersModel:
+    """A pretrained model that transformers runs.
+
+    Attributes:
+        masked: It, with the head that predicts tokens; None: the folder holds no such head.
+        bare: The encoder in it, which shares its weights; None: it has a decoder, too, or is not told apart.
+    """
+
+    masked: TransformersMaskedLM | None
+    bare: TransformersBare | None
+
+
 def runs_in_transformers(folder: Path) -> bool:
     """Whether transformers runs a folder's model.
 
@@ -60,6 +82,18 @@ def runs_in_transformers(folder: Path) -> bool:
     if not has_weights(folder):
         return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
     return unsupported(folder) is not None
+
+
+def why_in_transformers(folder: Path) -> str:
+    """Why our encoder does not run a folder's model, in words.
+
+    Args:
+        folder: For which `runs_in_transformers` holds.
+    """
+    kind = _kind(folder)
+    if kind not in LAYOUTS:
+        return f"it is of type {kind!r}, which is none of our layouts ({', '.join(LAYOUTS)})"
+    return unsupported(folder) or "its weights are in no file of safetensors"
 
 
 def unsupported(folder: Path) -> str | None:
@@ -120,6 +154,55 @@ def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length:
     config = transformers_config(model, folder, pad_id=pad_id, max_length=max_length)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
     return TransformersPretrained(folder, config, model.config, weights)
+
+
+def load_transformers_model(folder: Path, *, vocab_size: int, pad_id: int) -> TransformersModel:
+    """Loads a masked language model, or the encoder of one, in float32.
+
+    Args:
+        folder: For which `runs_in_transformers` holds and `check_transformers` has nothing to say.
+        vocab_size, pad_id: The tokenizer's.
+
+    Raises:
+        ModelError: transformers is not installed or cannot read the folder, or weights of the encoder are missing.
+    """
+    transformers = import_transformers(folder, _kind(folder))
+    model, missing = read_transformers(transformers.AutoModelForMaskedLM, folder, what="masked language model")
+    inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and _POOLER not in name]
+    if inside:
+        raise ModelError(f"{folder}: the weights lack {_few(inside)}, which an encoder of this type has")
+    _check_vocabulary(model, folder, vocab_size)
+    size = int(model.config.vocab_size)
+    config = TransformersConfig(width_of(model), longest_of(model), 1, pad_id, size)
+    base = model.base_model
+    has_encoder = base is not model and not getattr(model.config, "is_encoder_decoder", False)
+    return TransformersModel(
+        None if missing else TransformersMaskedLM(model, config).eval(),
+        TransformersBare(base, config).eval() if has_encoder else None,
+    )
+
+
+def check_transformers(folder: Path) -> None:
+    """Makes sure that transformers knows masked language models of a folder's type. No weight is read.
+
+    Args:
+        folder: For which `runs_in_transformers` holds.
+
+    Raises:
+        ModelError: transformers is not installed, or knows none.
+    """
+    kind = _kind(folder)
+    import_transformers(folder, kind)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return
+    own = "; the code that the folder brings is never run" if "auto_map" in _read_content(folder) else ""
+    raise ModelError(
+        f"{folder}: a model of type {kind!r} is of none of our layouts ({', '.join(LAYOUTS)}), and transformers has no "
+        f"masked language model of this type{own}; fill, embed, evaluate and score take those of either kind (finetune "
+        "takes any encoder that transformers reads)"
+    )
 
 
 def transformers_with_head(
@@ -249,7 +332,11 @@ def _check_vocabulary(model: Any, folder: Path, vocab_size: int) -> None:
 
 
 def _kind(folder: Path) -> str:
-    return json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model_type"]
+    return str(_read_content(folder)["model_type"])
+
+
+def _read_content(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
 
 
 def _reason(error: BaseException) -> str:

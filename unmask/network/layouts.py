@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Layout = Literal["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,22 @@ class Parts:
     norm_eps: float
 
 
+# Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
+# have the same network, and transformers has it once more under the name of each.
+_ROBERTA = Parts(
+    rotary=False,
+    positions_after_padding=True,
+    post_norm=True,
+    first_norm=True,
+    bias=True,
+    gated=False,
+    gelu_head=True,
+    label_dense=True,
+    wide_classifier=False,
+    type_vocab_size=1,
+    intermediate_ratio=4.0,
+    norm_eps=1e-5,
+)
 PARTS: dict[Layout, Parts] = {
     # Warner et al. 2024 (ModernBERT), section 2.1.
     "modernbert": Parts(
@@ -76,21 +92,9 @@ PARTS: dict[Layout, Parts] = {
         intermediate_ratio=4.0,
         norm_eps=1e-12,
     ),
-    # Liu et al. 2019 (RoBERTa); the positions are fairseq's.
-    "roberta": Parts(
-        rotary=False,
-        positions_after_padding=True,
-        post_norm=True,
-        first_norm=True,
-        bias=True,
-        gated=False,
-        gelu_head=True,
-        label_dense=True,
-        wide_classifier=False,
-        type_vocab_size=1,
-        intermediate_ratio=4.0,
-        norm_eps=1e-5,
-    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
     # RoBERTa with the norms of Xiong et al. 2020 (On layer normalization in the transformer architecture), figure 1b.
     "roberta-prelayernorm": Parts(
         rotary=False,

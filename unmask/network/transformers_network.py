@@ -1,18 +1,20 @@
-"""A network that transformers runs, in the place of ours: with the head of a task, or one that predicts tokens.
+"""A network that transformers runs, in the place of ours: with the head of a task, one that predicts tokens, or none.
 
-Such a network makes logits, and does so in its own way (some heads see the first token, some the last, some a mean). So
-what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder change
-nothing:
+A network with a head makes logits, and does so in its own way (some heads see the first token, some the last, some a
+mean). So what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder
+change nothing:
 
     of whole texts    [B, S, C]: the text's at its first position, 0 elsewhere
     of tokens         [B, S, C]
     of answers        [B, S, 2]: that an answer begins there, and that it ends there
     of hidden tokens  [B, S, V]
+    of none           [B, S, D]: the hidden states, where the model stands without a head
 
 A row holds one text, since these networks do not keep texts of a row apart. What inputs a network takes is read off it:
 each kind says it in its own way.
 
-Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden
+size.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ class TransformersConfig:
 
 
 class TransformersEncoder(nn.Module):
-    """Rows to logits.
+    """Rows to logits, or to hidden states.
 
     Args:
-        model: Of transformers, with its head.
-        width: Logits of a position.
+        model: Of transformers, with its head or without one.
+        width: Logits of a position, or its hidden size.
         takes_padding: Whether padding, told by a mask, leaves what is said of a text as it is.
 
     Attributes:
@@ -180,8 +182,29 @@ class TransformersMaskedLM(nn.Module):
         return logits_TV.index_select(0, positions_N)
 
 
+class TransformersBare(nn.Module):
+    """An encoder of transformers without a head: hidden states of texts, equally long in a batch as above.
+
+    Args:
+        model: The encoder, such as `base_model` of a model with a head, with which it shares its weights.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
+        super().__init__()
+        self.encoder = TransformersEncoder(model, width=config.hidden_size, takes_padding=False)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+
 def _at_positions(found: Any, length: int) -> Tensor:
-    """What a head of transformers said, with an entry a position."""
+    """What a model of transformers said, with an entry a position."""
+    if "logits" not in found and "last_hidden_state" in found:
+        return found.last_hidden_state
     if "start_logits" in found:
         return torch.stack([found.start_logits, found.end_logits], -1)
     of_tokens = found.logits.ndim == 3

@@ -213,9 +213,8 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
         model["vocab"] |= {word.entry: first + number for number, word in enumerate(words)}
         if model["type"] == "BPE":
             model["ignore_merges"] = True
-    roles = vars(tokenizer.special).items()
-    names = {role: tokenizer.token(id_) for role, id_ in roles if id_ is not None}
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)), names)
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    return Tokenizer(backend, tokenizer.special_names, tokenizer.class_name)
 
 
 def _add_to_unigram(vocab: list[list[Any]], words: Sequence[NewWord], first: int) -> None:

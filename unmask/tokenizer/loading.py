@@ -2,7 +2,12 @@
 
 A `vocab.txt` is a WordPiece vocabulary, an entry a line, without a word on how text is normalised. A folder of
 transformers holds its settings beside the vocabulary: the names of special tokens, and for `vocab.txt` what is done to
-letters.
+letters. It also names the class, which says what other files mean:
+
+    tokenizer.json                                        read as it is
+    vocab.txt of BERT's classes, or of none               WordPiece, built here
+    vocab.txt of ESM's                                    built here (`unmask.tokenizer.esm`)
+    other vocab.txt, vocab.json, SentencePiece's files    transformers makes a tokenizer.json of it
 """
 
 from __future__ import annotations
@@ -18,12 +23,22 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from unmask.errors import TokenizerError
 from unmask.hub import TOKENIZER, local_path
+from unmask.tokenizer.conversion import OTHER_FORMS, convert
+from unmask.tokenizer.esm import ESM_CLASS, USUAL, read_esm_vocab
 from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, SPELLINGS, with_special_tokens
-from unmask.tokenizer.tokenizer import CONFIG, Tokenizer
+from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, Tokenizer
 
 log = logging.getLogger(__name__)
 
 PREFIX = "##"
+# Classes of transformers that read a vocab.txt as BERT does.
+_AS_BERT = (
+    None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
+    "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "TokenizersBackend",
+)  # fmt: skip
+# What is read from such a folder is saved under the same name. Other classes have settings of their own beside the
+# special tokens, which are not kept, so that a tokenizer.json of theirs is saved as that of any kind.
+_KEPT_CLASSES = ("XLMRobertaTokenizer", "CamembertTokenizer")
 
 
 def read_vocab_txt(
@@ -41,19 +56,7 @@ def read_vocab_txt(
     Raises:
         TokenizerError: The file is not UTF-8, holds an entry twice, or lacks a special token.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{file}: not UTF-8 ({error}); give BERT's vocabulary, an entry a line") from error
-    entries = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    vocab: dict[str, int] = {}
-    for id_, entry in enumerate(entries):
-        if entry in vocab:
-            raise TokenizerError(
-                f"{file}: line {id_ + 1} repeats {entry!r} of line {vocab[entry] + 1}; give a vocabulary whose entries "
-                "differ"
-            )
-        vocab[entry] = id_
+    vocab = _read_entries(file, "BERT's")
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise TokenizerError(
@@ -76,41 +79,109 @@ def read_vocab_txt(
     return with_special_tokens(tokenizer, mask_takes_space=False)
 
 
+def _read_entries(file: Path, whose: str) -> dict[str, int]:
+    """The entries of a `vocab.txt` and their ids.
+
+    Raises:
+        TokenizerError: The file is not UTF-8, or holds an entry twice.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{file}: not UTF-8 ({error}); give {whose} vocabulary, an entry a line") from error
+    vocab: dict[str, int] = {}
+    for id_, line in enumerate(text.removesuffix("\n").split("\n")):
+        entry = line.rstrip("\r")
+        if entry in vocab:
+            raise TokenizerError(
+                f"{file}: line {id_ + 1} repeats {entry!r} of line {vocab[entry] + 1}; give a vocabulary whose entries "
+                "differ"
+            )
+        vocab[entry] = id_
+    return vocab
+
+
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-        source: A `tokenizer.json` or BERT's `vocab.txt`, or a folder that holds one (a transformers folder does); or,
-            as a string, the name of a model on the hub.
+        source: A `tokenizer.json` or a `vocab.txt`, or a folder that holds one (a transformers folder does); or, as a
+            string, the name of a model on the hub. What a folder holds in other forms transformers reads.
 
     Raises:
-        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, or the configuration beside a
-            `vocab.txt` says of its text what is neither true nor false.
+        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, the configuration beside a
+            `vocab.txt` says of its text what is neither true nor false, or it needs transformers, which is not
+            installed or has no fast tokenizer of this kind.
     """
     file = source = local_path(source, TOKENIZER)
     if source.is_dir():
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
+    config = _read_config(source if source.is_dir() else file.parent)
+    kind = class_of(config)
+    if source.is_dir() and _is_of_others(source, file, kind):
+        theirs = convert(source)
+        return _wrapped(source, theirs.backend_tokenizer, _names_of_roles(theirs.special_tokens_map), kind)
     if not file.is_file():
         raise TokenizerError(
             f"{source}: there is no tokenizer.json and no vocab.txt; give a folder that holds one, or that file"
         )
-    config = _read_config(file.parent)
-    if file.suffix == ".txt":
+    names: dict[str, str | None] = {**_names_of_roles(config)}
+    if file.suffix != ".txt":
+        backend = _read_json(file)
+    elif kind == ESM_CLASS:
+        names = _names_in_esm(config)
+        backend = read_esm_vocab(file, _read_entries(file, "ESM's"), names)
+    else:
         backend = read_vocab_txt(
             file,
             lowercase=_flag(config, "do_lower_case", file),
             strip_accents=_flag(config, "strip_accents", file),
             part_ideographs=_flag(config, "tokenize_chinese_chars", file) is not False,
         )
-    else:
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exceptions
-            raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
+    return _wrapped(file, backend, names, kind)
+
+
+def _is_of_others(folder: Path, file: Path, kind: str | None) -> bool:
+    """Whether a folder's tokenizer is in a form that transformers must convert.
+
+    Args:
+        folder: The folder.
+        file: Its tokenizer.json or vocab.txt; the folder itself where it has neither.
+        kind: The class that it names.
+    """
+    if file.name == "vocab.txt":
+        return kind not in (*_AS_BERT, ESM_CLASS)
+    return file == folder and any((folder / name).is_file() for name in OTHER_FORMS)
+
+
+def _read_json(file: Path) -> tokenizers.Tokenizer:
     try:
-        return Tokenizer(backend, _names_of_roles(config))
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exceptions
+        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
+
+
+def _wrapped(
+    where: Path, backend: tokenizers.Tokenizer, names: Mapping[str, str | None], kind: str | None
+) -> Tokenizer:
+    try:
+        return Tokenizer(backend, names, kind if kind in _KEPT_CLASSES else ANY_CLASS)
     except TokenizerError as error:
-        raise TokenizerError(f"{file}: {error}") from error
+        raise TokenizerError(f"{where}: {error}") from error
+
+
+def class_of(config: Mapping[str, Any]) -> str | None:
+    """The class that the configuration beside a tokenizer names; transformers has some twice, as `...Fast` too."""
+    name = config.get("tokenizer_class")
+    return name.removesuffix("Fast") if isinstance(name, str) and name != ANY_CLASS else None
+
+
+def _names_in_esm(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """The special tokens that ESM's configuration names. Its separator is the end of a text, which may be left out."""
+    names: dict[str, str | None] = {**USUAL, **_names_of_roles(config)}
+    if "eos_token" in config:
+        names["sep"] = _content(config["eos_token"])
+    return names
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -137,11 +208,14 @@ def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that a configuration names, as strings or as tables with a `content`."""
     found = {}
     for role in SPELLINGS:
-        token = config.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
+        if (token := _content(config.get(f"{role}_token"))) is not None:
             found[role] = token
     return found
+
+
+def _content(token: Any) -> str | None:
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def as_tokenizer(source: Any) -> Tokenizer:

@@ -39,24 +39,27 @@ class SpecialIds:
         return [id_ for id_ in (self.cls, self.sep) if id_ is not None]
 
 
-def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> SpecialIds:
+def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | None]) -> SpecialIds:
     """Finds the special tokens. Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
 
     Args:
         backend: A tokenizer.
-        names: Role to token, where it is known; the usual spellings are tried for other roles.
+        names: Role to token, where it is known, or to None where the tokenizer has none; the usual spellings are tried
+            for other roles.
 
     Raises:
         TokenizerError: A role has no token.
     """
     found: dict[str, int | None] = {}
+    left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
     for role, usual in SPELLINGS.items():
-        spellings = [names[role], *usual] if role in names else usual
+        named = names.get(role)
+        spellings = () if role in left_out else usual if named is None else (named, *usual)
         ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
         found[role] = ids[0] if ids else None
     bare = all(found[role] is None for role in _BARE_WITHOUT)
     for role, usual in SPELLINGS.items():
-        if found[role] is None and not (bare and role in _BARE_WITHOUT):
+        if found[role] is None and role not in left_out and not (bare and role in _BARE_WITHOUT):
             raise TokenizerError(
                 f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new model, "
                 f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '

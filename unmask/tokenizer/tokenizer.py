@@ -28,6 +28,7 @@ from unmask.tokenizer.word_memory import WordMemory, can_remember
 from unmask.tokenizer.word_starts import WordStarts
 
 CONFIG = "tokenizer_config.json"
+ANY_CLASS = "PreTrainedTokenizerFast"  # transformers' for a tokenizer.json of any kind
 _ROLES = "special_tokens_map.json"
 _UNUSED = re.compile(r"\[unused\d+\]")  # BERT's entries for what users may add
 
@@ -58,14 +59,22 @@ class Tokenizer:
             in front of a word is not counted for any family, so that bits per byte compare between them. White
             space that is spelled out (a line break, a character tokenizer's space) is. An id for part of a
             character has that part's bytes; special tokens and a lone mark have none.
+        class_name: What a saved folder calls transformers' class of it.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, special_names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_names: Mapping[str, str | None] | None = None,
+        class_name: str = ANY_CLASS,
+    ) -> None:
         """Wraps a `tokenizers.Tokenizer`.
 
         Args:
             backend: The tokenizer.
-            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones, or
+                None where there is none.
+            class_name: Of transformers' class, where the folder that it came from named one which it is to keep.
 
         Raises:
             TokenizerError: A special token is missing.
@@ -76,6 +85,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        self.class_name = class_name
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
         self._letters = letter_check(backend) if self.special.unk is None else None
@@ -92,8 +102,12 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""
-        names = {role: self.token(id_) for role, id_ in vars(self.special).items() if id_ is not None}
-        return Tokenizer, (self.backend, names)
+        return Tokenizer, (self.backend, self.special_names, self.class_name)
+
+    @property
+    def special_names(self) -> dict[str, str | None]:
+        """The special tokens by their roles; None where there is none."""
+        return {role: None if id_ is None else self.token(id_) for role, id_ in vars(self.special).items()}
 
     @property
     def fingerprint(self) -> str:
@@ -228,10 +242,9 @@ class Tokenizer:
         Raises:
             WriteError: The files cannot be written.
         """
-        roles = vars(self.special).items()
-        names = {f"{role}_token": self.token(id_) for role, id_ in roles if id_ is not None}
+        names = {f"{role}_token": token for role, token in self.special_names.items() if token is not None}
         config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": self.class_name,
             "model_max_length": max_length,
             "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,

@@ -128,11 +128,11 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:
         what = "split into parts" if how.long_texts == "split" else "cut off"
-        longest = loaded.network.config.max_position_embeddings
+        longest = loaded.embedder.config.max_position_embeddings
         note(f"longer than the model's {longest} tokens, and {what}: {report.long_texts:,} texts")
     figures: dict[str, Any] = {
         "out": str(target),
-        "dimension": loaded.network.config.hidden_size,
+        "dimension": loaded.embedder.config.hidden_size,
         "pooling": how.pooling,
         "normalize": how.normalize,
         **asdict(report),
@@ -161,10 +161,10 @@ def embed_file(
             no ids, so that its rows would not be those of the file. Nothing is left behind then.
     """
     num_texts = num_tokens = num_long = 0
-    with Writing(out, model.network.config.hidden_size) as writer:
+    with Writing(out, model.embedder.config.hidden_size) as writer:
         for part in parts(file.read() if writer.keeps_ids else _without_gaps(file)):
             names = [f"{file.source.path}: text {text.id!r}" for text in part]
-            done = embed_texts(model.network, model.tokenizer, [text.text for text in part], settings, names=names)
+            done = embed_texts(model.embedder, model.tokenizer, [text.text for text in part], settings, names=names)
             try:
                 writer.add([text.id for text in part], done.vectors)
             except CorpusError as error:

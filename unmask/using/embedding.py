@@ -16,8 +16,7 @@ from torch import Tensor
 
 from unmask.errors import SettingsError
 from unmask.folders.layout_names import Pooling
-from unmask.network.encoder import MaskedLM
-from unmask.runner import TextRows, run
+from unmask.runner import Network, TextRows, run
 from unmask.text.reading import check_characters
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.likeliest import cut
@@ -66,12 +65,12 @@ class Embedded:
 
 
 def embed_texts(
-    model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
+    model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
 ) -> Embedded:
     """Embeds texts. Memory beside the result does not grow with their number.
 
     Args:
-        model: In evaluation mode.
+        model: In evaluation mode; its encoder makes hidden states.
         tokenizer: Its tokenizer.
         texts: Any number; `[MASK]` and other special tokens in them are such, as in transformers.
         settings: How.
@@ -82,7 +81,7 @@ def embed_texts(
     """
     if isinstance(texts, str):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
-    vectors = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
+    vectors = np.empty((len(texts), model.encoder.width), dtype=np.float32)
     num_tokens = num_long = 0
     for begin in range(0, len(texts), PART_TEXTS):
         part = texts[begin : begin + PART_TEXTS]
@@ -96,7 +95,7 @@ def embed_texts(
 
 
 def _sequences(
-    model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, called: Sequence[str]
+    model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, called: Sequence[str]
 ) -> tuple[list[NDArray[np.int32]], NDArray[np.int64], int]:
     """Token ids, which text each belongs to, and how many texts are longer than the model."""
     for name, text in zip(called, texts, strict=True):
@@ -125,7 +124,7 @@ def _sequences(
 
 @torch.inference_mode()
 def pooled(
-    model: MaskedLM,
+    model: Network,
     tokenizer: Tokenizer,
     sequences: Sequence[NDArray[np.int32]],
     owners: NDArray[np.int64],
@@ -141,7 +140,7 @@ def pooled(
         owners: [windows], int64: the number of the text that each is of.
         num_texts: How many there are, each with a window at the least.
     """
-    sums = torch.zeros(num_texts, model.config.hidden_size)
+    sums = torch.zeros(num_texts, model.encoder.width)
     counts = torch.zeros(num_texts)
     for rows, hidden_TD in run(model, sequences):
         owners_E, lengths_E = torch.from_numpy(owners[rows.numbers]), torch.from_numpy(rows.lengths)

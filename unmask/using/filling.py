@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.network.encoder import MaskedLM
+from unmask.runner import Predictor
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.filled import Candidate, Filled, Filling, WordSpellings
 from unmask.using.joint_filling import Beam, fill_by_beam, fill_by_confidence, fillings_of
@@ -55,7 +55,7 @@ class FillSettings:
 
 
 def fill_texts(
-    model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], settings: FillSettings | None = None
+    model: Predictor, tokenizer: Tokenizer, texts: Sequence[str], settings: FillSettings | None = None
 ) -> list[Filled]:
     """Predicts what stands at every mask of some texts.
 
@@ -85,7 +85,7 @@ def fill_texts(
     return found
 
 
-def _tell_long(model: MaskedLM, masked: Sequence[MaskedText]) -> None:
+def _tell_long(model: Predictor, masked: Sequence[MaskedText]) -> None:
     longest = model.config.max_position_embeddings
     if longer := sum(len(each.query.input_ids) > longest for each in masked):
         log.warning(
@@ -94,7 +94,7 @@ def _tell_long(model: MaskedLM, masked: Sequence[MaskedText]) -> None:
 
 
 def _fill(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     masked: Sequence[MaskedText],
     settings: FillSettings,
@@ -120,7 +120,7 @@ def _asks_for_several(masked: MaskedText, settings: FillSettings, given: WordSpe
 
 
 def _fill_with_tokens(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     masked: Sequence[MaskedText],
     settings: FillSettings,
@@ -134,7 +134,7 @@ def _fill_with_tokens(
 
 
 def _fill_with_words(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     masked: Sequence[MaskedText],
     settings: FillSettings,
@@ -177,7 +177,7 @@ def _candidates(
 
 
 def _fillings(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     masked: Sequence[MaskedText],
     first: Likeliest,

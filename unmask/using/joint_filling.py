@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.network.encoder import MaskedLM
+from unmask.runner import Predictor
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.filled import Filling, WordSpellings
 from unmask.using.likeliest import Likeliest, Query, likeliest
@@ -48,7 +48,7 @@ def fillings_of(
 
 
 def fill_by_beam(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     queries: Sequence[Query],
     first: Likeliest,
@@ -96,7 +96,7 @@ def _expanded(beams: Sequence[Beam], found: Likeliest, row: int, place: int, num
 
 
 def fill_by_confidence(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     queries: Sequence[Query],
     first: Likeliest,

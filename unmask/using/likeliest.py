@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.network.encoder import MaskedLM
-from unmask.runner import logits_at, run
+from unmask.runner import Predictor, logits_at, run
 from unmask.tokenizer.special_tokens import SpecialIds
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.filled import WordSpellings
@@ -106,7 +105,7 @@ class Likeliest:
 
 @torch.inference_mode()
 def likeliest(
-    model: MaskedLM,
+    model: Predictor,
     tokenizer: Tokenizer,
     queries: Sequence[Query],
     *,
@@ -147,7 +146,7 @@ def likeliest(
 
 @torch.inference_mode()
 def log_probabilities(
-    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query], wanted: Sequence[NDArray[np.int64]]
+    model: Predictor, tokenizer: Tokenizer, queries: Sequence[Query], wanted: Sequence[NDArray[np.int64]]
 ) -> list[NDArray[np.float32]]:
     """How likely some tokens are at some places, among all tokens.
 
@@ -172,7 +171,7 @@ def log_probabilities(
 
 
 def _logits(
-    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query]
+    model: Predictor, tokenizer: Tokenizer, queries: Sequence[Query]
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Logits at all queries' places, some of them at a time: their numbers [some of N], and [some of N, V], float32."""
     sequences, owners, places = _sequences(model, tokenizer, queries)
@@ -185,7 +184,7 @@ def _logits(
 
 
 def _sequences(
-    model: MaskedLM, tokenizer: Tokenizer, queries: Sequence[Query]
+    model: Predictor, tokenizer: Tokenizer, queries: Sequence[Query]
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]], list[NDArray[np.int64]]]:
     """What the model sees; which of all queries' places each answers, by number; and where they are."""
     longest = model.config.max_position_embeddings

@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
 from unmask.folders.layout_names import Pooling
-from unmask.folders.model_folder import find_model, has_prediction_head, load_model
+from unmask.folders.model_folder import find_model, has_prediction_head, load_model, read_config_file
 from unmask.folders.sentence_files import read_normalize, read_pooling
-from unmask.folders.transformers_folder import runs_in_transformers
+from unmask.folders.task_folder import TaskNetwork
+from unmask.folders.transformers_folder import (
+    check_transformers,
+    load_transformers_model,
+    runs_in_transformers,
+    why_in_transformers,
+)
 from unmask.hub import HubName, fetch_sentence_files, hub_name
 from unmask.measuring.pseudo_likelihood import checked_form, pseudo_log_likelihoods
+from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
+from unmask.network.transformers_network import TransformersBare, TransformersMaskedLM, TransformersTask
 from unmask.results import Readable, Shown
 from unmask.tasks.task_model import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
@@ -37,13 +45,14 @@ class Model(Readable):
     """An encoder with its tokenizer.
 
     Args:
-        network: None: a fine-tuned model that transformers runs, which predicts and does nothing else.
+        network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
+        embedder: The encoder of a model that transformers runs; our network is one itself.
 
     Attributes:
         folder: Where it was loaded from.
         tokenizer: Its tokenizer.
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
-        has_head: Whether the folder holds a head for masked tokens. The network has one in any case, but of a bare
+        has_head: Whether the folder holds a head for masked tokens. Our network has one in any case, but of a bare
             encoder it is untrained.
         precision: Of the activations, as it was asked for.
         hub: The name by which the hub has it; None for a folder that was given as such.
@@ -52,16 +61,19 @@ class Model(Readable):
     def __init__(
         self,
         folder: Path,
-        network: MaskedLM | None,
+        network: MaskedLM | TransformersMaskedLM | None,
         tokenizer: Tokenizer,
         fine_tuned: TaskModel | None = None,
         *,
+        embedder: TransformersBare | None = None,
         has_head: bool = True,
         precision: Precision = "float32",
         hub: HubName | None = None,
     ) -> None:
         self.folder = folder
-        self._network = None if network is None else network.eval()
+        self._predictor = None if network is None else network.eval()
+        encoder = network if isinstance(network, MaskedLM) else embedder
+        self._embedder = None if encoder is None else encoder.eval()
         self.tokenizer = tokenizer
         self.fine_tuned = fine_tuned
         self.has_head = has_head
@@ -70,34 +82,26 @@ class Model(Readable):
         self._hub_was_asked = False  # for what says how vectors are made
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is."""
-        if self._network is None:
-            assert self.fine_tuned is not None, "transformers runs it"
-            return self.fine_tuned.to_dict()
-        config = self._network.config
+        """What it is; `runs` is the layout of our encoder, or transformers' class."""
+        network = self._networks[0]
+        config = network.config
         return {
             "folder": str(self.folder),
-            "layout": config.layout,
-            "num_layers": config.num_layers,
+            "runs": config.layout if isinstance(config, EncoderConfig) else type(network.encoder.model).__name__,
             "hidden_size": config.hidden_size,
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.max_position_embeddings,
-            "num_parameters": sum(parameter.numel() for parameter in self._network.parameters()),
+            "num_parameters": sum(parameter.numel() for parameter in network.parameters()),
             "task": None if self.fine_tuned is None else self.fine_tuned.task.kind,
             "has_head": self.has_head,
         }
 
     def shown(self) -> Iterator[Shown]:
         """A line or two."""
-        if self._network is None:
-            assert self.fine_tuned is not None, "transformers runs it"
-            yield from self.fine_tuned.shown()
-            return
         facts = self.to_dict()
         yield (
-            f"{facts['layout']} of {facts['num_layers']} x {facts['hidden_size']}, {facts['num_parameters']:,} "
-            f"parameters, {facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; "
-            f"{self.folder}"
+            f"{facts['runs']} of width {facts['hidden_size']}, {facts['num_parameters']:,} parameters, "
+            f"{facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; {self.folder}"
         )
         if self.fine_tuned is not None:
             yield from self.fine_tuned.shown()
@@ -106,25 +110,62 @@ class Model(Readable):
 
     @property
     def network(self) -> MaskedLM:
-        """The encoder with its head, in evaluation mode.
+        """Our encoder with its head, in evaluation mode.
 
         Raises:
             ModelError: transformers runs the model.
         """
-        if self._network is None:
+        if not isinstance(self._embedder, MaskedLM):
+            done = "predicts and embeds" if self.fine_tuned else "fills, embeds, is evaluated, scored and fine-tuned"
             raise ModelError(
-                f"{self.folder}: a fine-tuned model that transformers runs; here it predicts, and does nothing else"
+                f"{self.folder}: transformers runs this model, and not our encoder: "
+                f"{why_in_transformers(self.folder)}; here it {done}, but it is not exported, and no pretraining "
+                "begins with it"
             )
-        return self._network
+        return self._embedder
+
+    @property
+    def predictor(self) -> MaskedLM | TransformersMaskedLM:
+        """What predicts tokens, in evaluation mode: our network, or one that transformers runs.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
+        """
+        self.check_head()
+        assert self._predictor is not None, "the head was checked"
+        return self._predictor
+
+    @property
+    def embedder(self) -> MaskedLM | TransformersBare:
+        """What makes hidden states, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model, and it is more than an encoder.
+        """
+        if self._embedder is None:
+            raise ModelError(
+                f"{self.folder}: the model has a decoder behind its encoder, or transformers does not tell its encoder "
+                "from its head, so no hidden states are taken from it; give the model of an encoder"
+            )
+        return self._embedder
 
     def to(self, device: torch.device) -> None:
-        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device.
+        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
+        for network in self._networks:
+            network.to(device)
+        self.set_dtype()
 
-        Raises:
-            ModelError: transformers runs the model.
-        """
-        self.network.to(device)
-        self.network.encoder.compute_dtype = choose_dtype(self.precision, device)
+    def set_dtype(self) -> None:
+        """Chooses the type of the activations, by the precision that was asked for and the device."""
+        for network in self._networks:
+            network.encoder.compute_dtype = choose_dtype(self.precision, network.encoder.device)
+
+    @property
+    def _networks(self) -> list[MaskedLM | TransformersMaskedLM | TransformersBare | TransformersTask]:
+        """All that there are, each once; those that transformers runs share their weights."""
+        task = None if self.fine_tuned is None else self.fine_tuned.network
+        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
+        return list({id(network): network for network in there}.values())
 
     @overload
     def fill(
@@ -167,11 +208,11 @@ class Model(Readable):
             ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
             SettingsError: As `unmask.using.filling.fill_texts`.
         """
-        self.check_head()
+        predictor = self.predictor
         settings = FillSettings(top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
         if isinstance(text, str):
-            return fill_texts(self.network, self.tokenizer, [text], settings)[0]
-        return fill_texts(self.network, self.tokenizer, text, settings)
+            return fill_texts(predictor, self.tokenizer, [text], settings)[0]
+        return fill_texts(predictor, self.tokenizer, text, settings)
 
     def embed(
         self,
@@ -191,12 +232,12 @@ class Model(Readable):
             pooling, normalize, long_texts: See `embed_settings`.
 
         Raises:
-            ModelError: As `embed_settings`; or transformers runs the model.
+            ModelError: As `embed_settings` and `embedder`.
             SettingsError: Something is no text or holds what is no character, or is longer than the model where that
                 is an error.
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-        return embed_texts(self.network, self.tokenizer, texts, settings).vectors
+        return embed_texts(self.embedder, self.tokenizer, texts, settings).vectors
 
     def embed_settings(
         self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
@@ -232,8 +273,7 @@ class Model(Readable):
             SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
                 none.
         """
-        self.check_head()
-        return pseudo_log_likelihoods(self.network, self.tokenizer, sentences, form=checked_form(form)).totals
+        return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form)).totals
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """What a fine-tuned model says of each input; see `unmask.tasks.task_model.TaskModel.predict`.
@@ -256,6 +296,11 @@ class Model(Readable):
             raise ModelError(
                 f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
                 "predict or embed, or give the model that it was made from"
+            )
+        if not self.has_head and not isinstance(self._embedder, MaskedLM):
+            raise ModelError(
+                f"{self.folder}: no masked language model: a discriminator or a bare encoder predicts no tokens; use "
+                "embed or finetune, or give another model"
             )
         if not self.has_head:
             raise ModelError(
@@ -290,37 +335,43 @@ def fill(
 def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
 
+    Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
+    transformers, as do models of our layouts with parts that our encoder lacks, and folders whose weights are not in
+    files of safetensors.
+
     Args:
         folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
-            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`). Of models of
-            other layouts than ours only fine-tuned ones are loaded, to predict with.
+            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`).
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
 
     Raises:
-        ModelError: The folder is not there, lacks a file, or is of a layout that is not supported.
+        ModelError: The folder is not there, lacks a file, or is of a type that neither we nor transformers have as a
+            masked language model; or it needs transformers, which is not installed.
         SettingsError: The precision is unknown.
         TokenizerError: The tokenizer cannot be used.
     """
     if precision not in get_args(Precision):
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
     path, hub = find_model(folder), hub_name(folder)
+    in_transformers = runs_in_transformers(path)
+    if not in_transformers:
+        read_config_file(path)
+    elif not is_fine_tuned(path):
+        check_transformers(path)
     tokenizer = load_tokenizer(path)
     fine_tuned = _fine_tuned(path, tokenizer)
-    network = None if fine_tuned is None else fine_tuned.network
-    if fine_tuned is not None and not isinstance(network, MaskedLM):
-        encoder = fine_tuned.network.encoder
-        encoder.compute_dtype = choose_dtype(precision, encoder.device)
-        return Model(path, None, tokenizer, fine_tuned, precision=precision, hub=hub)
-    if not isinstance(network, MaskedLM):
-        network = load_model(path, mask_id=tokenizer.special.mask)
-    if tokenizer.vocab_size > network.config.vocab_size:
-        raise ModelError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
-        )
-    network.encoder.compute_dtype = choose_dtype(precision, network.encoder.tokens.device)
-    has_head = has_prediction_head(path, network.config.layout)
-    return Model(path, network, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
+    if in_transformers:
+        task = None if fine_tuned is None else fine_tuned.network
+        network, embedder = _networks_in_transformers(path, tokenizer, task)
+        loaded = Model(path, network, tokenizer, fine_tuned, embedder=embedder, has_head=network is not None,
+                       precision=precision, hub=hub)  # fmt: skip
+    else:
+        ours = _our_network(path, tokenizer, fine_tuned)
+        has_head = has_prediction_head(path, ours.config.layout)
+        loaded = Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
+    loaded.set_dtype()
+    return loaded
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
@@ -334,3 +385,25 @@ def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
     except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained
         log.warning("the head of a task is passed over: %s", error)
         return None
+
+
+def _our_network(folder: Path, tokenizer: Tokenizer, fine_tuned: TaskModel | None) -> MaskedLM:
+    """That of the fine-tuned model, where there is one."""
+    network = None if fine_tuned is None else fine_tuned.network
+    if not isinstance(network, MaskedLM):
+        network = load_model(folder, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > network.config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
+        )
+    return network
+
+
+def _networks_in_transformers(
+    folder: Path, tokenizer: Tokenizer, fine_tuned: TaskNetwork | None
+) -> tuple[TransformersMaskedLM | None, TransformersBare | None]:
+    """What predicts tokens, and what makes hidden states."""
+    if isinstance(fine_tuned, TransformersTask):
+        return None, TransformersBare(fine_tuned.encoder.model.base_model, fine_tuned.config)
+    found = load_transformers_model(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
+    return found.masked, found.bare

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import SettingsError, TokenizerError
-from unmask.network.encoder import MaskedLM
+from unmask.runner import Predictor
 from unmask.text.reading import check_characters
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.word_starts import Kind, edge_kinds
@@ -180,7 +180,7 @@ class WordSearch:
 
     def __init__(
         self,
-        model: MaskedLM,
+        model: Predictor,
         tokenizer: Tokenizer,
         *,
         max_pieces: int,

@@ -1,0 +1,60 @@
+"""Tokenizers without a tokenizer.json, which transformers makes fast ones of.
+
+Its conversions are what its own models run with, so ids are those of transformers. Tokenizers that it has in Python
+only (BertJapanese's, PhoBERT's) cannot be converted: nothing else would give their ids.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from unmask.errors import TokenizerError
+
+OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError, RuntimeError)
+
+
+def convert(folder: Path) -> Any:
+    """The folder's tokenizer as a fast one of transformers, made without running code from the folder.
+
+    Args:
+        folder: With a vocabulary, and a tokenizer_config.json or config.json that says what it is.
+
+    Raises:
+        TokenizerError: transformers is not installed, cannot read the folder, or has no fast tokenizer of this kind.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise TokenizerError(
+            f"{folder}: there is no tokenizer.json, and transformers, which makes one of other files, is not "
+            "installed: pip install 'unmask[transformers]'"
+        ) from error
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except _UNREADABLE as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason}){_hint(folder)}") from error
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise TokenizerError(
+            f"{folder}: transformers runs {type(theirs).__name__} in Python only and has no fast form of it, which is "
+            "what is read here; give a folder with a tokenizer.json"
+        )
+    special = set(theirs.all_special_tokens)
+    if not any(token not in special for token in backend.get_vocab()):  # what it makes where it finds nothing
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){_hint(folder)}")
+    return theirs
+
+
+def _hint(folder: Path) -> str:
+    """The way out where a package is missing, which transformers does not name in each of its errors."""
+    files = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
+    if not files or find_spec("sentencepiece") is not None:
+        return ""
+    return f"; {files[0]} may need pip install sentencepiece protobuf"

@@ -298,7 +298,7 @@ def test_questions(tmp_path: Path) -> None:
             "row 1 has no 'context' that is a text; columns are qu",
         ),
         (written(tmp_path / "d.json", "{"), "not JSON"),
-        (written(tmp_path / "e.json", "[]"), "not in SQuAD's form"),
+        (written(tmp_path / "e.json", '{"data": 1}'), "not in SQuAD's form"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
         (tmp_path / "none.json", "no such file"),
     ):

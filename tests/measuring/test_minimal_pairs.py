@@ -60,7 +60,10 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (AGREEMENT + "{oops\n", r"line 2: not JSON \("),
+        (
+            AGREEMENT + "{oops\n",
+            r"line 2 is not JSON: Expecting .*; minimal pairs are a JSON object a line, or an array",
+        ),
         (AGREEMENT + '["a", "b"]\n', "line 2: not in BLiMP's format; a pair is a JSON object with the texts"),
         (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2: not in BLiMP's format"),
         (line("a", " "), "line 1: not in BLiMP's format"),

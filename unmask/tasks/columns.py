@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from unmask.errors import CorpusError
 from unmask.tasks.settings import Columns
-from unmask.text.tables import TEXT_NAMES
+from unmask.text.table_rows import TEXT_NAMES
 
 PAIRS = (
     ("sentence1", "sentence2"),

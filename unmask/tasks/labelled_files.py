@@ -1,9 +1,9 @@
-"""Labelled files as records: tables (CSV, TSV, JSONL, Parquet, Arrow), CoNLL, CoNLL-U, lines of text."""
+"""Labelled files as records: tables (CSV, TSV, JSON, Parquet, Arrow), CoNLL, CoNLL-U, lines of text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,9 @@ from unmask.tasks.settings import Columns
 from unmask.tasks.task import Labelled, Record, Task
 from unmask.text.reading import BadInput, broken_character, read_lines
 from unmask.text.sources import Source, find_sources
-from unmask.text.tables import LOOK_ROWS, class_name, class_names, rows_of
+from unmask.text.table_rows import LOOK_ROWS, rows_of
+from unmask.text.tables import class_name, class_names
+from unmask.text.text_columns import has_column, value_or_none
 
 _MISSING = {"nan", "null", "none", "n/a", "na"}
 
@@ -83,12 +85,15 @@ def _table(
 ) -> tuple[Sequence[Record], Columns | None]:
     source = replace(source, label=wanted.label)
     header = wanted.text
+    asked = {name for columns in (wanted, usual) for name in vars(columns).values() if name is not None}
     first = next(rows_of(source, bad, header, nested=task.nested), (0, {}))[1]
     cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
     known = KNOWN | _named(wanted) | _named(usual)
     if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
         header = name  # the first row of a delimited file names the columns
-    rows = list(rows_of(source, bad, header, nested=task.nested))
+    read = rows_of(source, bad, header, nested=task.nested, known=asked)
+    paths = {name for name in asked if "." in name}
+    rows = [(number, _with_fields(row, paths) if paths else row) for number, row in read]
     if not rows:
         return [], None
     if task.usual is None:
@@ -98,6 +103,11 @@ def _table(
     columns = find_columns(look, names, _filled(wanted, usual, look), source.path, with_label=with_labels)
     labels = class_names(source, columns.label)
     return task.of_rows(source.path, rows, columns, labels, with_labels=with_labels), columns
+
+
+def _with_fields(row: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """The row with fields within its columns as columns of their own, called by their paths: `content.text`."""
+    return row | {path: value_or_none(row, path) for path in paths if has_column([row], path)}
 
 
 def _knows_pairs(task: type[Task] | Task) -> bool:

@@ -192,7 +192,7 @@ class _Reader:
             try:
                 text.skip()
             except EndsEarlyError:
-                self._stop("")
+                self._stop("it is cut off", at_end=True)
         self._end()
         if read and not self.lists and not self._stopped:
             raise CorpusError(
@@ -240,7 +240,7 @@ class _Reader:
         try:
             broken = self._text.skip()
         except EndsEarlyError:
-            self._stop(f"row {number} has no end")
+            self._stop(f"row {number} has no end", at_end=True)
         else:
             bad.found(BROKEN_LINES if broken else NOT_JSON, f"{where} {what}")
 
@@ -252,16 +252,14 @@ class _Reader:
         if not self._stopped and self._text.peek():
             self._stop(f"{self._text.excerpt!r} follows what was the whole of it; {_WAYS_OUT}")
 
-    def _stop(self, what: str) -> None:
+    def _stop(self, what: str, *, at_end: bool = False) -> None:
         """Tells of what nothing can be read behind: the end of the file, or something that is no JSON."""
         self._stopped = True
         line = self._text.line_number
-        if self._text.peek():
+        if not at_end and self._text.peek():
             self._bad.found(TRUNCATED, f"{self._path}: line {line} is not JSON: {what}")
         elif self._bad.counts[CUT_OFF] == self._cut_before:
-            self._bad.found(
-                CUT_OFF, f"{self._path}: the file ends too early, in line {line}: {what or 'it is cut off'}"
-            )
+            self._bad.found(CUT_OFF, f"{self._path}: the file ends too early, in line {line}: {what}")
 
 
 def _check_lists(path: Path, lists: list[str]) -> None:

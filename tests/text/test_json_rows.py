@@ -99,7 +99,7 @@ def test_what_datasets_and_pandas_write(tmp_path: Path) -> None:
 
 
 NUMBER = "1" * 5000
-DEEP = "[" * 100_000 + "]" * 100_000
+DEEP = "[" * 5_000 + "]" * 5_000
 
 
 @pytest.mark.usefixtures("_pieces")

@@ -261,9 +261,14 @@ def _value_or(row: Row, name: str, other: Any) -> Any:
         return other
 
 
+def paths_in(rows: Sequence[Row]) -> list[str]:
+    """The columns of some rows, structures by their fields, as they may be named."""
+    return list(dict.fromkeys(name for row in rows for name in _paths(row, _WITHIN)))
+
+
 def names_in(rows: Sequence[Row]) -> str:
-    """The columns of some rows for an error, structures by their fields, as they may be named."""
-    found = list(dict.fromkeys(name for row in rows for name in _paths(row, _WITHIN)))
+    """The columns of some rows for an error, as `paths_in`."""
+    found = paths_in(rows)
     more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
     return (", ".join(found[:_MOST_NAMES]) or "none") + more
 

@@ -165,7 +165,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
             its name on the hub.
         task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
-        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
+        train: What it learns from: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.
         validation: What the best model is told by.
         out: Folder of the result.
         test: What the best model is measured on besides.

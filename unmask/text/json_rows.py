@@ -1,6 +1,6 @@
 """Rows of JSON: an object a line, an array of objects, or an object with one list of them; in bounded memory.
 
-What other tools write is told from each other by how it begins, whatever the file is called:
+What other tools write is told from each other by how it begins, in .json and .jsonl alike:
 
     lines     {"text": "One."}\n{"text": "Two."}                        one row a line; a string is a text
     array     [{"text": "One."}, {"text": "Two."}]                      `json.dump`, pandas' orient="records"

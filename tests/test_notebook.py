@@ -76,7 +76,8 @@ def test_verbs_draw_without_being_asked(
 def test_what_objects_say_of_themselves(run: unmask.Run) -> None:
     model = run.model
     assert repr(model) == (
-        f"modernbert of width 64, {model.network.num_parameters:,} parameters, 200 entries, 64 positions; {model.folder}"
+        f"modernbert of width 64, {model.network.num_parameters:,} parameters, 200 entries, 64 positions; "
+        f"{model.folder}"
     )
     assert model._repr_html_() == f"<p>{model!r}</p>"
     masker = unmask.Masker.from_tokenizer(model.folder, strategy="span", seed=3)

@@ -53,6 +53,34 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     assert list(read(tmp_path / "a.parquet").records) == numbered
 
 
+def test_arrays_of_json_and_fields_within_columns(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "so, good"}]
+    rows: list[dict[str, Any]] = [
+        {"doc": {"text": "so, good", "n": 3}, "said": said, "meta": {"mood": "pos"}},
+        {"doc": {"text": "bad", "n": 3}, "said": [{"role": "user", "content": "bad"}], "meta": {"mood": "neg"}},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    flat = [{"text": row["doc"]["text"], "label": row["meta"]["mood"]} for row in rows]
+    good = [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
+    assert list(read(written(tmp_path / "flat.json", json.dumps(flat))).records) == good
+    nested = written(tmp_path / "a.json", json.dumps(rows, indent=1))
+    for path in (nested, tmp_path / "a.parquet", write_jsonl(tmp_path / "a.jsonl", rows)):
+        for text in ("doc.text", "said", "said.content"):
+            found = read(path, text=text, label="meta.mood")
+            assert (list(found.records), found.columns) == (good, Columns(text=text, label="meta.mood"))
+            again = read_labelled(path, Classify, NONE, with_labels=False, usual=Columns(text=text))
+            assert [record.first for record in again.records if isinstance(record, TextRecord)] == ["so, good", "bad"]
+    with pytest.raises(
+        CorpusError,
+        match="there is no column 'doc.txt'; did you mean 'doc.text'\\? columns are doc.text, doc.n, said, me",
+    ):
+        read(nested, text="doc.txt", label="doc.n")
+    with pytest.raises(CorpusError, match="row 1 has dict in column 'doc', not a text"):
+        read(nested, text="doc", label="meta.mood")
+    with pytest.raises(CorpusError, match=r"b\.json: line 2 is JSON that is nested too deep to be read"):
+        read(written(tmp_path / "b.json", '{"text": "x", "label": "y"}\n' + "[" * 5000))
+
+
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
     plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
     assert read(plain).columns == Columns(text="0", label="1")
@@ -274,6 +302,9 @@ def test_questions(tmp_path: Path) -> None:
     assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
         1, "1", "q?", "a b c", None
     )
+    array = written(tmp_path / "a.json", json.dumps([row, row]))
+    assert [record.row for record in read(array, "answer").records] == [1, 2], "rows in JSON, not SQuAD's form"
+    assert len(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == 2
     spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
     [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
     assert isinstance(record, QuestionRecord)
@@ -298,7 +329,8 @@ def test_questions(tmp_path: Path) -> None:
             "row 1 has no 'context' that is a text; columns are qu",
         ),
         (written(tmp_path / "d.json", "{"), "not JSON"),
-        (written(tmp_path / "e.json", "[]"), "not in SQuAD's form"),
+        (written(tmp_path / "g.json", '{"data": ' + "[" * 5000), "g.json: not JSON: maximum recursion depth"),
+        (written(tmp_path / "e.json", '{"data": 1}'), "not in SQuAD's form"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
         (tmp_path / "none.json", "no such file"),
     ):

@@ -46,6 +46,9 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
     ]
     assert from_folder[2].where == f"{folder / 'b.jsonl'}: line 3"
     assert read_pairs(folder / "b.jsonl") == from_folder[1:]
+    (tmp_path / "b.json").write_text(json.dumps([json.loads(each) for each in AGREEMENT.splitlines()] * 2, indent=1))
+    assert [pair.where[-8:] for pair in read_pairs(tmp_path / "b.json")] == [": pair 1", ": pair 2"]
+    assert [pair.good for pair in read_pairs(tmp_path / "b.json")] == ["The cat sees."] * 2
     for kind in ("gz", "xz"):
         archive = tmp_path / f"pairs.tar.{kind}"
         with tarfile.open(archive, f"w:{kind}") as tar:
@@ -60,9 +63,15 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (AGREEMENT + "{oops\n", r"line 2: not JSON \("),
+        (
+            AGREEMENT + "{oops\n",
+            r"line 2 is not JSON: Expecting .*; minimal pairs are a JSON object a line, or an array",
+        ),
         (AGREEMENT + '["a", "b"]\n', "line 2: not in BLiMP's format; a pair is a JSON object with the texts"),
         (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2: not in BLiMP's format"),
+        ("[" + AGREEMENT + ", {}]", "x.jsonl: pair 2: not in BLiMP's format"),
+        ("[" * 5000, "x.jsonl is JSON that is nested too deep to be read; minimal pairs are a JSON object a line"),
+        ('{"n": ' + "1" * 5000 + "}", "line 1 holds a whole number of too many digits"),
         (line("a", " "), "line 1: not in BLiMP's format"),
         ("\n", "there are no minimal pairs in it; expected lines like"),
     ],

@@ -137,6 +137,20 @@ def test_going_on_keeps_only_parts_with_the_same_classes(
     assert [now[name] != kept[name] for name in kept] == [changed] * 3
 
 
+def test_data_is_known_by_its_columns(tmp_path: Path) -> None:
+    """One column is written as before there could be several, also where it is the only one of a list."""
+    path = write_rows(tmp_path / "a.jsonl")
+    made = make(path, tmp_path / "one", CorpusSettings(column="text"))
+    assert made.settings["corpus"]["column"] == "text"
+    assert make(path, tmp_path / "one", CorpusSettings(column=("text",)), resume=True) == made
+    both = make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")))
+    assert make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")), resume=True) == both
+    with pytest.raises(
+        DataError, match=r"holds prepared data with corpus\.column = .*text.*mood.*, but now it is 'text'"
+    ):
+        make(path, tmp_path / "two", CorpusSettings(column="text"), resume=True)
+
+
 def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl")
     made = make(path, tmp_path / "out")

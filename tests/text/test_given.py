@@ -16,7 +16,7 @@ from unmask.text.reading import BadInput
 from unmask.text.settings import CorpusSettings
 from unmask.text.sources import find_sources
 from unmask.text.spans import Span, cut_spans, outermost, read_fields, written_fields
-from unmask.text.tables import with_columns
+from unmask.text.text_columns import with_columns
 
 
 def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[TextPiece]:

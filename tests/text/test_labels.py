@@ -137,7 +137,7 @@ def test_without_the_setting_nothing_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "text\n", r"corpus.label = 'y' names a column of tables \(JSONL, .*a.txt is text; give tables, or"),
+        ("a.txt", "text\n", r"corpus.label = 'y' names a column of tables \(JSON, .*a.txt is text; give tables, or"),
         ("a.csv", "text,label\none,1\n", r"a.csv: there is no column 'y' for corpus.label; columns are text, label"),
         ("a.csv", "", r"a.csv: there is no column 'y' for corpus.label; columns are none"),
         ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list, which is no class \(a text, a whole "

@@ -87,6 +87,13 @@ def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path)
     other = evaluate(run.model, [table], column="heard", pseudo_tokens=0)
     assert other["columns"] == {str(table): "heard"}
     assert other["loss"] != evaluate(run.model, [table], column="said", pseudo_tokens=0)["loss"]
+    whole = tmp_path / "a.json"
+    whole.write_text(json.dumps([{"turn": row} for row in rows]))
+    assert evaluate(run.model, [whole], column="turn.heard", pseudo_tokens=0)["loss"] == other["loss"]
+    both = evaluate(run.model, [whole], column=["turn.said", "turn.heard"], pseudo_tokens=0)
+    assert both["documents"] == other["documents"]
+    assert f"{whole}: the text is in columns 'turn.said' and 'turn.heard'" in repr(both).replace("\n", "")
+    assert json.loads(json.dumps(both.to_dict()))["columns"] == {str(whole): ["turn.said", "turn.heard"]}
     table.write_text('{"n": 1}\n')
     with pytest.raises(CorpusError, match="no column looks like text; columns are n; name one with column NAME"):
         evaluate(run.model, [table])

@@ -60,7 +60,10 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
     ] = LongTexts.error,
-    column: Annotated[str | None, typer.Option(help="Where a table's text stands. \\[default: found]")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Where a table's text stands: a column, doc.text within one, or a,b. \\[default: found]"),
+    ] = None,
     id_column: Annotated[
         str | None, typer.Option(help="Where a table's ids stand. \\[default: id, else the number of the row]")
     ] = None,

@@ -19,7 +19,10 @@ def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
         int | None, typer.Option(help="Positions shown at once. \\[default: the model's, at most 512]")
     ] = None,
     pseudo_tokens: Annotated[int, typer.Option(help="Tokens hidden one at a time; 0: none.")] = 1_000,
-    column: Annotated[str | None, typer.Option(help="Column of the text in tables. \\[default: found]")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Column of the text in tables; doc.text is within one, a,b are two. \\[default: found]"),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.

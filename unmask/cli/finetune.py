@@ -18,7 +18,7 @@ Second = Annotated[str | None, typer.Option(help="Column of the other text of a 
 def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     model: Annotated[str, typer.Argument(help="Folder of any encoder, such as RUN/model, or its name on the hub.")],
     task: Annotated[str, typer.Option(help="classify, multi_label, regress, pairs, tag or answer.")] = ...,  # type: ignore[assignment]
-    train: Annotated[Path, typer.Option(help="CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.")] = ...,  # type: ignore[assignment]
+    train: Annotated[Path, typer.Option(help="CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON.")] = ...,  # type: ignore[assignment]
     validation: Annotated[
         Path | None,
         typer.Option(help="The best model is told by it. \\[default: the part for validation of a folder in --train]"),

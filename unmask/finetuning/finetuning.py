@@ -172,7 +172,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
             its name on the hub.
         task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
-        train: What it learns from: CSV, TSV, JSONL, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON; a folder that `datasets`
+        train: What it learns from: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON; a folder that `datasets`
             wrote or in the hub's layout; or rows in memory (see `unmask.text.given`): dicts, a dataset or table.
         validation: What the best model is told by; None: the part for validation of a `train` that has parts.
         out: Folder of the result.

@@ -14,12 +14,11 @@ Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs f
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from unmask.measuring.pseudo_likelihood import Form, pseudo_log_likelihoods
 from unmask.measuring.uncertainty import FEW, ratio_over_draws, wilson
 from unmask.progress import Notify, ignore
 from unmask.runner import Predictor
+from unmask.text.json_rows import parsed_line
 from unmask.text.reading import bare_suffix, broken_character, open_bytes
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -58,7 +58,7 @@ def read_pairs(path: Path) -> list[Pair]:
     """Reads minimal pairs.
 
     Args:
-        path: A file of JSON lines (also compressed), a folder of such, or a tar archive of such.
+        path: A file of JSON lines or of an array (also compressed), a folder of such, or a tar archive of such.
 
     Raises:
         CorpusError: There is no such file, no pair in it, or a line is not in BLiMP's format; with file and line.
@@ -106,14 +106,7 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
     own_name = Path(name).name.split(".")[0]
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        where = f"{name}: line {number}"
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise CorpusError(f"{where}: not JSON ({error}); minimal pairs are a JSON object a line") from error
+    for where, entry in _entries(name, file):
         sentences = [entry.get(key) if isinstance(entry, dict) else None for key in ("sentence_good", "sentence_bad")]
         good, bad = sentences
         if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
@@ -124,6 +117,21 @@ def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
             raise CorpusError(f"{where}: a sentence holds {broken}, which is no character; take the pair out")
         paradigm = str(entry.get("UID") or own_name)
         yield Pair(good, bad, paradigm, str(entry.get("linguistics_term") or paradigm), where)
+
+
+def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """What stands in each line, or in the array that the file is, and where."""
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    for place, (number, line) in enumerate(lines):
+        whole = place == 0 and line.lstrip().startswith(b"[")
+        where = name if whole else f"{name}: line {number}"
+        try:
+            entry = parsed_line((line + file.read() if whole else line).decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{where}: not UTF-8 ({error})") from error
+        except ValueError as error:
+            raise CorpusError(f"{where} {error}; minimal pairs are a JSON object a line, or an array") from error
+        yield from ((f"{name}: pair {n}", each) for n, each in enumerate(entry, 1)) if whole else [(where, entry)]
 
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change

@@ -34,6 +34,7 @@ from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
 from unmask.tasks.text_tasks import tokens_of
+from unmask.text.json_rows import json_form
 from unmask.text.reading import bare_suffix, open_bytes
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
@@ -118,8 +119,10 @@ class AnswerTask(Task):
 
     @classmethod
     def own_file(cls, path: Path, *, with_labels: bool) -> Sequence[Record] | None:
-        """See `Task`: SQuAD's JSON."""
-        return read_squad(path, with_answers=with_labels) if bare_suffix(path) == ".json" else None
+        """See `Task`: SQuAD's JSON, which is one object; an array of objects, or an object a line, are rows."""
+        if bare_suffix(path) != ".json" or (path.is_file() and json_form(path) != "object"):
+            return None
+        return read_squad(path, with_answers=with_labels)
 
     @classmethod
     def of_rows(
@@ -368,7 +371,7 @@ def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
     with open_bytes(path) as file:
         try:
             content = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}: not JSON: {error}") from error
     found: list[QuestionRecord] = []
     try:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from unmask.errors import CorpusError
 from unmask.tasks.settings import Columns
-from unmask.text.tables import TEXT_NAMES
+from unmask.text.table_rows import TEXT_NAMES
+from unmask.text.text_columns import names_in, paths_in
 
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -74,9 +75,9 @@ def find_columns(
     names = list(dict.fromkeys(name for row in rows for name in row))
     for option, name in vars(wanted).items():
         if name is not None and name not in names and (option != "label" or with_label):
-            near = difflib.get_close_matches(name, names, n=1)
+            near = difflib.get_close_matches(name, paths_in(rows), n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise CorpusError(f"{path}: there is no column {name!r}; {hint}columns are {', '.join(names)}")
+            raise CorpusError(f"{path}: there is no column {name!r}; {hint}columns are {names_in(rows)}")
     label = wanted.label or _first_of(names, usual.labels)
     taken = {label, wanted.text, wanted.second}
     found_pair = usual.pairs == "found" and wanted.text is None

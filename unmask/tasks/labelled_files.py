@@ -1,4 +1,4 @@
-"""Labelled files as records: tables (CSV, TSV, JSONL, Parquet, Arrow), CoNLL, CoNLL-U, lines of text.
+"""Labelled files as records: tables (CSV, TSV, JSON, Parquet, Arrow), CoNLL, CoNLL-U, lines of text.
 
 A folder that `datasets` wrote, or one in the hub's layout, is a table of several files, or parts of them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,12 @@ from unmask.files import file_sha256
 from unmask.tasks.columns import KNOWN, find_columns
 from unmask.tasks.settings import Columns
 from unmask.tasks.task import Labelled, Record, Task
+from unmask.text.json_rows import Row
 from unmask.text.reading import BadInput, broken_character, read_lines
 from unmask.text.sources import Source, find_sources, find_split
-from unmask.text.tables import LOOK_ROWS, Row, class_name, class_names, rows_of
+from unmask.text.table_rows import LOOK_ROWS, rows_of
+from unmask.text.tables import class_name, class_names
+from unmask.text.text_columns import has_column, value_or_none
 
 Part = Literal["train", "validation"]
 _MISSING = {"nan", "null", "none", "n/a", "na"}
@@ -135,12 +138,14 @@ class _Table(NamedTuple):
     source: Source
     others: Sequence[Source]
 
-    def rows(self, bad: BadInput, header: str | None, *, nested: bool) -> Iterator[tuple[int, Row]]:
+    def rows(
+        self, bad: BadInput, header: str | None, *, nested: bool, known: Iterable[str]
+    ) -> Iterator[tuple[int, Row]]:
         """Of all files, numbered on."""
         begin = 0
         for source in (self.source, *self.others):
             number = 0
-            for number, row in rows_of(source, bad, header, nested=nested):
+            for number, row in rows_of(source, bad, header, nested=nested, known=known):
                 yield begin + number, row
             begin += number
 
@@ -150,12 +155,15 @@ def _read_table(
 ) -> tuple[Sequence[Record], Columns | None]:
     source = replace(table.source, label=wanted.label)
     header = wanted.text
+    asked = {name for columns in (wanted, usual) for name in vars(columns).values() if name is not None}
     first = next(rows_of(source, bad, header, nested=task.nested), (0, {}))[1]
     cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
     known = KNOWN | _named(wanted) | _named(usual)
     if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
         header = name  # the first row of a delimited file names the columns
-    rows = list(table._replace(source=source).rows(bad, header, nested=task.nested))
+    read = table._replace(source=source).rows(bad, header, nested=task.nested, known=asked)
+    paths = {name for name in asked if "." in name}
+    rows = [(number, _with_fields(row, paths) if paths else row) for number, row in read]
     if not rows:
         return [], None
     if task.usual is None:
@@ -165,6 +173,11 @@ def _read_table(
     columns = find_columns(look, names, _filled(wanted, usual, look), table.path, with_label=with_labels)
     labels = class_names(source, columns.label)
     return task.of_rows(table.path, rows, columns, labels, with_labels=with_labels), columns
+
+
+def _with_fields(row: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """The row with fields within its columns as columns of their own, called by their paths: `content.text`."""
+    return row | {path: value_or_none(row, path) for path in paths if has_column([row], path)}
 
 
 def _knows_pairs(task: type[Task] | Task) -> bool:

@@ -13,6 +13,8 @@ from unmask.settings import Settings
 class Columns(Settings):
     """Columns of the files, by name; by number, counted from 0, where a file has no names. None: found, and announced.
 
+    `doc.text` is the field `text` within the column `doc`.
+
     Attributes:
         text: The text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U.
         second: The other text of a pair.

@@ -24,6 +24,7 @@ from unmask.rows.rows import Rows
 from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns
 from unmask.tasks.task import Labelled, Record, Task
+from unmask.text.text_columns import text_in
 
 TARGET = "target"
 _FIRST = np.zeros(1, dtype=np.int64)
@@ -207,6 +208,10 @@ def _means(hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
 def _text(row: dict[str, Any], column: str, where: str) -> str:
     if column not in row:
         raise CorpusError(f"{where} has no column {column!r}, only {', '.join(row)}")
-    if not isinstance(row[column], str):
+    try:
+        text = text_in(row[column])
+    except ValueError:
+        text = None
+    if text is None:
         raise CorpusError(f"{where} has {type(row[column]).__name__} in column {column!r}, not a text")
-    return str(row[column])
+    return text

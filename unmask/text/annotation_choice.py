@@ -16,7 +16,7 @@ from unmask.text.corpus import Corpus
 from unmask.text.reading import BadInput
 from unmask.text.settings import AnnotationSettings
 from unmask.text.sources import Source
-from unmask.text.tables import LOOK_ROWS, rows_of
+from unmask.text.table_rows import LOOK_ROWS, rows_of
 
 
 def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> dict[str, Origin]:
@@ -40,7 +40,7 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
         lacking = [source for source in sources if source not in having]
         if lacking and (having or wanted):
             others = f", but {having[0].path} does" if having else ""
-            where = f" in its first {LOOK_ROWS} rows" if lacking[0].kind == "jsonl" else ""
+            where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
             looked_for = f"{settings.fields.get(column, column)!r}{where}"
             raise DataError(
                 f"{lacking[0].path} holds no {column} (looked for {looked_for}){others}; "
@@ -54,15 +54,15 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
 def _held(source: Source, columns: Sequence[str], fields: Mapping[str, str]) -> set[str]:
     """Those of some columns that a file holds.
 
-    In JSONL a row may leave out what it has not, so a column is held where one of the first rows has it. Reading the
+    In JSON a row may leave out what it has not, so a column is held where one of the first rows has it. Reading the
     text will then tell of the rows that lack it.
     """
     if source.kind in ("conll", "conllu"):
         return {column for column in columns if column in fields or column in offered_columns(source.kind)}
     found: set[str] = set()
-    if source.kind not in ("jsonl", "parquet", "arrow"):
+    if source.kind not in ("jsonl", "json", "parquet", "arrow"):
         return found
-    num_rows = LOOK_ROWS if source.kind == "jsonl" else 1
+    num_rows = LOOK_ROWS if source.is_json else 1
     for _, row in islice(rows_of(source, BadInput(skip=True), None, nested=True), num_rows if columns else 0):
         found.update(column for column in columns if fields.get(column, column) in row)
         if len(found) == len(columns):

@@ -21,7 +21,7 @@ from unmask.text.settings import ColumnGroups, CorpusSettings
 from unmask.text.sources import Source, SourceSplit, find_sources, find_split
 from unmask.text.split_check import SplitCheck
 from unmask.text.survey import fraction, plan_corpus
-from unmask.text.tables import with_columns
+from unmask.text.text_columns import in_words, with_columns
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class Corpus:
 
     Raises:
         CorpusError: As `find_split`, `with_labels`, `with_groups` and `plan_corpus`.
-        SettingsError: Annotations are read, but cleaning would move the places that they name; or files are held out
-            by their names and the settings say otherwise.
+        SettingsError: Annotations are read, but cleaning would move the places that they name, or the text is joined of
+            several columns; or files are held out by their names and the settings say otherwise.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class Corpus:
             found = with_groups(found, settings.holdout_groups.column, bad, text=settings.column)
         self.sources = with_columns(found, settings.column, bad)
         self.validation_sources = with_columns(held, settings.column, bad)
+        if fields:
+            _check_one_text(self.all_sources())
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         self.skipped: Counter[str] = Counter()
         self.groups: HeldGroups | None = None
@@ -206,6 +208,15 @@ class Corpus:
     def all_sources(self) -> list[Source]:
         """Training and held-out files."""
         return list(chain(self.sources, self.validation_sources))
+
+
+def _check_one_text(sources: Sequence[Source]) -> None:
+    """Annotations that come with the text count the characters of one."""
+    if joined := next((source.column for source in sources if isinstance(source.column, tuple)), None):
+        raise SettingsError(
+            f"annotations that come with the text name places in it, but it is joined of {in_words(joined)}; name one "
+            'in corpus.column, or let a pipeline annotate the joined text: --set annotation.source="pipeline"'
+        )
 
 
 def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool) -> SourceSplit:

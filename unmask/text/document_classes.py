@@ -10,13 +10,15 @@ from unmask.errors import CorpusError
 from unmask.text.documents import TextPiece
 from unmask.text.reading import BadInput
 from unmask.text.sources import Source
-from unmask.text.tables import in_order, rows_of
+from unmask.text.table_rows import AskedColumn, rows_of
+from unmask.text.tables import in_order
+from unmask.text.text_columns import has_column, names_in
 
 MOST_CLASSES = 10_000
 
 
 def with_labels(
-    sources: Sequence[Source], column: str | int, bad: BadInput, *, text: str | int | None = None
+    sources: Sequence[Source], column: str | int, bad: BadInput, *, text: AskedColumn = None
 ) -> list[Source]:
     """The sources, tables among them with the column of classes. What has no such column has documents without class.
 
@@ -33,20 +35,18 @@ def with_labels(
     tables = [source for source in labelled if source.is_table]
     if not tables:
         raise CorpusError(
-            f"corpus.label = {str(column)!r} names a column of tables (JSONL, CSV, TSV, Parquet), but "
+            f"corpus.label = {str(column)!r} names a column of tables (JSON, CSV, TSV, Parquet), but "
             f"{sources[0].path} is {sources[0].kind}; give tables, or leave corpus.label out"
         )
-    found: dict[str, list[str]] = {}
+    found: dict[str, str] = {}
     for source in tables:
-        rows = islice(rows_of(source, bad, text), 1)
-        found[str(source.path)] = [name for _, row in rows for name in row]
-        # Rows of JSON lines have columns of their own; the pass over the corpus tells.
-        if source.kind == "jsonl" or str(column) in found[str(source.path)]:
+        rows = [row for _, row in islice(rows_of(source, bad, text), 1)]
+        # Rows of JSON have columns of their own; the pass over the corpus tells.
+        if source.is_json or has_column(rows, str(column)):
             return labelled
+        found[str(source.path)] = names_in(rows)
     path, names = next(iter(found.items()))
-    raise CorpusError(
-        f"{path}: there is no column {str(column)!r} for corpus.label; columns are {', '.join(names) or 'none'}"
-    )
+    raise CorpusError(f"{path}: there is no column {str(column)!r} for corpus.label; columns are {names}")
 
 
 def label_names(pieces: Iterable[tuple[TextPiece, bool]], column: str | int) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ from unmask.text.reading import BadInput
 from unmask.text.settings import ColumnGroups, CorpusSettings
 from unmask.text.sources import Source
 from unmask.text.survey import text_hash
-from unmask.text.tables import LOOK_ROWS, rows_of
+from unmask.text.table_rows import LOOK_ROWS, AskedColumn, rows_of
+from unmask.text.text_columns import has_column, names_in
 
 FAR = 0.5  # a realised share is near the one asked for if it is that share, give or take half of it
 LARGE = 2.0
@@ -119,7 +120,7 @@ class HeldGroups:
 
 
 def with_groups(
-    sources: Sequence[Source], column: str | int, bad: BadInput, *, text: str | int | None = None
+    sources: Sequence[Source], column: str | int, bad: BadInput, *, text: AskedColumn = None
 ) -> list[Source]:
     """The sources with the column of groups, which all of them must have.
 
@@ -137,16 +138,14 @@ def with_groups(
     for source in grouped:
         if not source.is_table:
             raise CorpusError(
-                f"corpus.holdout_groups = {name!r} names a column of tables (JSONL, CSV, TSV, Parquet), but "
+                f"corpus.holdout_groups = {name!r} names a column of tables (JSON, CSV, TSV, Parquet), but "
                 f"{source.path} is {source.kind}; give tables, or keep near-duplicates together: "
                 "--set corpus.holdout_groups=near_duplicates"
             )
-        rows = islice(rows_of(source, bad, text), LOOK_ROWS)
-        names = dict.fromkeys(key for _, row in rows for key in row)
-        if name not in names:
+        rows = [row for _, row in islice(rows_of(source, bad, text), LOOK_ROWS)]
+        if not has_column(rows, name):
             raise CorpusError(
-                f"{source.path}: there is no column {name!r} for corpus.holdout_groups; columns are "
-                f"{', '.join(names) or 'none'}"
+                f"{source.path}: there is no column {name!r} for corpus.holdout_groups; columns are {names_in(rows)}"
             )
     return grouped
 

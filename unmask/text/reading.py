@@ -27,6 +27,8 @@ from unmask.text.spans import Spans
 # Bytes that are not UTF-8 arrive as lone surrogates where they are not an error at once.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
 BROKEN_LINES = "lines that are not UTF-8 text"
+CUT_OFF = "files that are cut off"
+LONGEST_ROW = 1 << 26  # characters
 
 
 class LinePart(NamedTuple):
@@ -208,7 +210,7 @@ def _chunks(path: Path, bad: BadInput) -> Iterator[bytes]:
     if chunk:
         yield bytes(chunk)
     if failure is not None:
-        bad.found("files that are cut off", f"{failure} (readable up to byte {num_bytes} of its content)")
+        bad.found(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
 
 def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, path: Path, num_bytes: int, bad: BadInput) -> str:
@@ -261,6 +263,24 @@ def _line_parts(path: Path, bad: BadInput) -> Iterator[LinePart]:
                 rest, starts = "", False
     if rest or not starts:
         yield LinePart(rest, starts, True)
+
+
+def whole_lines(path: Path, bad: BadInput) -> Iterator[str]:
+    """Yields the lines of a text file whole, as rows are.
+
+    Raises:
+        CorpusError: As for `read_text`; or a line is longer than 64 million characters.
+    """
+    parts: list[str] = []
+    size = 0
+    for part in read_lines(path, bad):
+        parts.append(part.text)
+        size += len(part.text)
+        if size > LONGEST_ROW:
+            raise CorpusError(f"{path}: a row is longer than {LONGEST_ROW:,} characters; give such text as .txt")
+        if part.ends:
+            yield "".join(parts)
+            parts, size = [], 0
 
 
 def read_fasta(path: Path, bad: BadInput) -> Iterator[LinePart]:

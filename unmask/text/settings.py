@@ -68,8 +68,9 @@ class CorpusSettings(Settings):
         documents: What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or
             `auto`, which looks at the beginning of the text (see `unmask.text.survey`). In tables it is a row. In
             CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
-        column: Where the text of a table stands: a name, or a number counted from 0 where there are no names. None
-            finds it.
+        column: Where the text of a table stands: a name, or a number counted from 0 where there are no names; a path
+            to a field within (`content.text`); or several, whose texts are joined (see `unmask.text.text_columns`).
+            None finds it.
         label: Where the class of each document stands in tables: a name, or a number as for `column`. A row without
             a value there has no class. None reads none.
         bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
@@ -87,7 +88,7 @@ class CorpusSettings(Settings):
     """
 
     documents: DocumentUnit | Literal["auto"] = "auto"
-    column: str | int | None = None
+    column: str | int | tuple[str | int, ...] | None = None
     label: str | int | None = None
     bad_input: Literal["error", "skip"] = "error"
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
@@ -96,6 +97,16 @@ class CorpusSettings(Settings):
     validation: tuple[str, ...] = ()
     splits: Literal["auto", "ignore"] = "auto"
     cleaning: CleaningSettings = CleaningSettings()
+
+    @field_validator("column")
+    @classmethod
+    def _one_or_several(cls, value: str | int | tuple[str | int, ...] | None) -> Any:
+        """A list of one column is that column, so that data is known by either."""
+        if not isinstance(value, tuple):
+            return value
+        if not value or len(set(map(str, value))) < len(value):
+            raise ValueError('name each of the columns once, such as ["title", "body"]')
+        return value[0] if len(value) == 1 else value
 
     @field_validator("holdout_groups", mode="before")
     @classmethod

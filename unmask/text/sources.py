@@ -24,11 +24,12 @@ from typing import Literal, NamedTuple
 
 from unmask.errors import CorpusError
 from unmask.files import writing
+from unmask.text.json_rows import holds_rows
 from unmask.text.reading import COMPRESSIONS, bare_suffix
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "fasta", "arrow", "conll", "conllu"]
+Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "fasta", "arrow", "conll", "conllu"]
 SUFFIXES: dict[str, Kind] = {
     ".txt": "text",
     ".text": "text",
@@ -36,6 +37,7 @@ SUFFIXES: dict[str, Kind] = {
     ".log": "text",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
@@ -44,6 +46,16 @@ SUFFIXES: dict[str, Kind] = {
     ".conll": "conll",
     ".conllu": "conllu",
 }
+TextColumn = str | tuple[str, ...]  # a column, or several
+# Files that stand beside data, by whatever program, and hold none, though some are lists of objects.
+NO_TEXT = {
+    "added_tokens.json", "adapter_config.json", "all_results.json", "composer.json", "config.json",
+    "config_sentence_transformers.json", "croissant.json", "dataset_dict.json", "dataset_info.json",
+    "dataset_infos.json", "generation_config.json", "manifest.json", "modules.json", "package-lock.json",
+    "package.json", "preprocessor_config.json", "processor_config.json", "sentence_bert_config.json",
+    "special_tokens_map.json", "state.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json",
+    "tsconfig.json", "vocab.json",
+}  # fmt: skip
 STDIN, STDIN_FILE = "-", "stdin.txt"
 _CARD = "README.md"
 _WORDS = {
@@ -62,21 +74,26 @@ class Source:
     Attributes:
         path: The file.
         kind: Of its content.
-        column: Where the text of a table stands, once that is found.
+        column: Where the text of a table stands, once that is found (`text_columns.py`); several together are it.
         label: Where the class of a table's documents stands; None where none is read.
         group: Where it stands which documents stay together when text is held out; None where none is read.
     """
 
     path: Path
     kind: Kind
-    column: str | None = None
+    column: TextColumn | None = None
     label: str | None = None
     group: str | None = None
 
     @property
     def is_table(self) -> bool:
         """Whether it has columns."""
-        return self.kind in ("jsonl", "csv", "tsv", "parquet", "arrow")
+        return self.is_json or self.kind in ("csv", "tsv", "parquet", "arrow")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether each of its rows has columns of its own."""
+        return self.kind in ("jsonl", "json")
 
     @property
     def has_lines(self) -> bool:
@@ -144,20 +161,42 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         return SourceSplit([Source(file, "arrow") for file in _saved_files(folder)], [])
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if bare_suffix(path) in SUFFIXES and not _is_hidden(path, folder)]
+    files, without = _with_rows(files)
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
-    if announce and len(files) < len(inside):
-        others = sorted({_CARD if path == card else path.suffix or path.name for path in set(inside) - set(files)})
+    passed_over = set(inside) - set(files) - set(without)
+    if announce and passed_over:
+        others = sorted({_CARD if path == card else path.suffix or path.name for path in passed_over})
         log.warning(
             "%s: files of other kinds, cards and hidden ones are passed over: %d (%s)",
             folder,
-            len(inside) - len(files),
+            len(passed_over),
             ", ".join(others),
         )
+    if announce and without:
+        log.warning("%s: .json files without rows are passed over: %d (%s)", folder, len(without), _names_of(without))
     if not files:
-        raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}")
+        rows = f"; of .json files those with rows, which {_names_of(without)} is not" if without else ""
+        raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}{rows}")
     return _by_name(folder, files, announce) if by_name else SourceSplit(_sources(files), [])
+
+
+def _with_rows(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The files that may hold text, and those of JSON that do not: of a known name, or not the rows of a table."""
+    jsons = [path for path in files if bare_suffix(path) == ".json"]
+    without = [path for path in jsons if _bare_name(path) in NO_TEXT or not holds_rows(path)]
+    return [path for path in files if path not in set(without)], without
+
+
+def _bare_name(path: Path) -> str:
+    """In lower case, without the suffix of a compression."""
+    name = path.name.lower()
+    return name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
+
+
+def _names_of(files: Sequence[Path]) -> str:
+    return _few([path.name for path in files])
 
 
 def _saved_parts(folder: Path, by_name: bool, announce: bool) -> SourceSplit:

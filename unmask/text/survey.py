@@ -18,6 +18,7 @@ from unmask.text.documents import PIECE_CHARS, TextPiece, read_parts
 from unmask.text.reading import BadInput, read_lines
 from unmask.text.settings import ColumnGroups, CorpusSettings, DocumentUnit
 from unmask.text.sources import Source
+from unmask.text.text_columns import columns_of
 
 LOOK_CHARS = 8 << 20
 FEW_DOCUMENTS = 100
@@ -93,8 +94,10 @@ def plan_corpus(
             unit = settings.documents if settings.documents != "auto" else _tree_unit(trees, bad)
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
         reasons.append(f"{named[unit]} (corpus.documents = {unit})")
-    if columns := sorted({source.column for source in sources if source.column is not None}):
-        reasons.append(f"a row, its text in column {' or '.join(map(repr, columns))}")
+    if columns := {columns_of(source.column) for source in sources if source.column is not None}:
+        several = "s" if any(len(names) > 1 for names in columns) else ""
+        spelled = sorted(" and ".join(map(repr, names)) for names in columns)
+        reasons.append(f"a row, its text in column{several} {' or '.join(spelled)}")
     if any(source.kind == "fasta" for source in sources):
         reasons.append("a sequence")
     reason = ", ".join(reasons)

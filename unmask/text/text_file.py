@@ -16,9 +16,10 @@ from typing import Any
 
 from unmask.errors import CorpusError
 from unmask.text.documents import read_parts
-from unmask.text.reading import BadInput
+from unmask.text.reading import LONGEST_ROW, BadInput
 from unmask.text.sources import find_sources, is_saved_dataset
-from unmask.text.tables import LONGEST_ROW, LOOK_ROWS, find_column, rows_of, text_of
+from unmask.text.table_rows import LOOK_ROWS, AskedColumn, rows_of
+from unmask.text.text_columns import find_column, has_column, in_words, names_in, text_of, value_or_none
 
 ID = "id"
 EMPTY = "texts without a letter or sign"
@@ -42,7 +43,7 @@ class TextFile:
 
     Args:
         path: The file, of any kind that a corpus may have; or a folder that a `Dataset` was saved to.
-        column: Where the text of a table stands; None finds it.
+        column: Where the text of a table stands, as for `find_column`; None finds it.
         id_column: Where the ids of a table stand; None takes a column called `id`, else numbers of rows.
 
     Attributes:
@@ -55,7 +56,7 @@ class TextFile:
         CorpusError: It is not one file that can be read, or a column is not there.
     """
 
-    def __init__(self, path: str | Path, *, column: str | None = None, id_column: str | None = None) -> None:
+    def __init__(self, path: str | Path, *, column: AskedColumn = None, id_column: str | None = None) -> None:
         sources = find_sources([path])
         if (len(sources) != 1 or Path(path).is_dir()) and not is_saved_dataset(Path(path)):
             raise CorpusError(f"{path}: these are {len(sources)} files; name one of them")
@@ -72,19 +73,19 @@ class TextFile:
         known = [] if id_column is None else [id_column]
         with naming_column():
             self.source = replace(self.source, column=find_column(self.source, column, bad, among=known))
-        first = islice(rows_of(self.source, bad, self.source.column, known=known), LOOK_ROWS)
-        names = dict.fromkeys(name for _, row in first for name in row)
-        if id_column is not None and id_column not in names:
-            raise CorpusError(f"{path}: there is no column {id_column!r}; columns are {', '.join(names)}")
-        if id_column is None and ID in names and self.source.column != ID:
+        first = [row for _, row in islice(rows_of(self.source, bad, self.source.column, known=known), LOOK_ROWS)]
+        if id_column is not None and not has_column(first, id_column):
+            raise CorpusError(f"{path}: there is no column {id_column!r}; columns are {names_in(first)}")
+        if id_column is None and any(ID in row for row in first) and self.source.column != ID:
             self.id_column = ID
 
     def describe(self) -> str:
         """One line on what is read."""
         if not self.source.is_table:
             return f"a text is a {self._unit}"
+        assert self.source.column is not None, "tables have one"
         ids = "the number of the row" if self.id_column is None else f"column {self.id_column!r}"
-        return f"a text is a row, its text in column {self.source.column!r}, its id {ids}"
+        return f"a text is a row, its text in {in_words(self.source.column)}, its id {ids}"
 
     @property
     def _unit(self) -> str:
@@ -123,7 +124,7 @@ class TextFile:
             yield NamedText(row_number if self.id_column is None else self._id(number, row, self.id_column), text)
 
     def _id(self, number: int, row: dict[str, Any], column: str) -> str | int:
-        value = row.get(column)
+        value = value_or_none(row, column)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise CorpusError(
                 f"{self.source.path}: row {number} has {value!r} in column {column!r}; ids are texts or whole numbers"

@@ -14,6 +14,8 @@ from unmask.folders.layout_names import Pooling
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
+from unmask.text.sources import TextColumn
+from unmask.text.table_rows import AskedColumn
 from unmask.text.text_file import NamedText, TextFile
 from unmask.training.hardware import choose_device, keep_freed_memory
 from unmask.using.embedding import EmbedSettings, LongTexts, embed_texts
@@ -62,7 +64,7 @@ class EmbeddedFile(Result):
     long_texts: int
     skipped: dict[str, int]
     seconds: float
-    column: str | None
+    column: TextColumn | None
     id_column: str | None
 
     def shown(self) -> Iterator[Shown]:
@@ -81,7 +83,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     long_texts: LongTexts = "error",
-    column: str | None = None,
+    column: AskedColumn = None,
     id_column: str | None = None,
     precision: Precision = "float32",
     overwrite: bool = False,
@@ -95,7 +97,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         file: Text, a text a line; or a table, or any other kind that is read.
         out: A .npy file; or .parquet, which holds ids.
         pooling, normalize, long_texts: As for `Model.embed_settings`.
-        column, id_column: Of a table; None: found.
+        column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
         precision: As for `load`.
         overwrite: Whether `out` is replaced.
         note: Told what was decided, in lines.

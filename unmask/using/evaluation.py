@@ -30,12 +30,15 @@ from unmask.measuring.uncertainty import plain_interval
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, counted
 from unmask.results import Result, Sheet, Shown, Styled
+from unmask.settings import validated
 from unmask.shards.manifest import MANIFEST, load_manifest, verify_files
 from unmask.shards.store import TokenStore
 from unmask.text.corpus import Corpus
 from unmask.text.given import Texts, keep_given, told_apart
 from unmask.text.settings import CorpusSettings
-from unmask.text.sources import find_split
+from unmask.text.sources import TextColumn, find_split
+from unmask.text.table_rows import AskedColumn
+from unmask.text.text_columns import in_words
 from unmask.text.text_file import naming_column
 from unmask.using.loaded_model import Model
 from unmask.using.scorable import Scorable, as_scorable
@@ -90,7 +93,7 @@ class Evaluation(Result):
     tokens: int
     documents: int
     share: float
-    columns: dict[str, str]
+    columns: dict[str, TextColumn]
     masks: int
     length: int
     words: str
@@ -99,7 +102,7 @@ class Evaluation(Result):
     def shown(self) -> Iterator[Shown]:
         """A line a rate, and what kinds of tokens are hard."""
         for path, column in self.columns.items():
-            yield Styled(f"{path}: the text is in column {column!r}", "dim")
+            yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
         yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
         yield self._by_rate()
@@ -153,7 +156,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     max_tokens: int = MAX_TOKENS,
     length: int | None = None,
     pseudo_tokens: int = PSEUDO_TOKENS,
-    column: str | None = None,
+    column: AskedColumn = None,
     notify: Notify | None = None,
 ) -> Evaluation:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
@@ -171,7 +174,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         length: Positions of a text that the model is shown at once, at most what it takes; longer passages are cut, and
             all of their tokens are used. None takes what the model does, at most 512.
         pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
-        column: Where the text of tables stands: a name, or a number counted from 0. None finds it.
+        column: Where the text of tables stands: a name, a path into a column (`content.text`), a number counted from 0,
+            or several of these. None finds it.
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
@@ -226,7 +230,7 @@ class _Text:
     labels: tuple[str, ...]
     words: str
     share: float
-    columns: dict[str, str]
+    columns: dict[str, TextColumn]
     unit: str = DOCUMENTS
 
     @property
@@ -285,7 +289,7 @@ def _length(scorable: Scorable, length: int | None) -> int:
     return length
 
 
-def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: str | None) -> _Text:
+def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn) -> _Text:
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
         if column is not None:
@@ -295,7 +299,9 @@ def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, colu
         split = find_split(paths, announce=False)
         annotated = all(source.kind == "conllu" for source in split.validation or split.train)
         fields = {"pos": "pos"} if annotated else None
-        corpus = Corpus(paths, CorpusSettings(column=column), hold_out=False, fields=fields)
+        corpus = Corpus(
+            paths, validated(CorpusSettings, {"column": column}, where="evaluate"), hold_out=False, fields=fields
+        )
         labels: list[str] = []
         share = share_of_text(corpus, max_tokens)
         passages = list(passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels))

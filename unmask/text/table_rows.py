@@ -1,0 +1,129 @@
+"""Rows of tables, file by file: a row is its names with their values.
+
+Tables are JSON (`json_rows.py`), CSV and TSV, Parquet, and the Arrow files of `datasets`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unmask.text.json_rows import Row, json_rows
+from unmask.text.reading import CUT_OFF, LONGEST_ROW, BadInput, whole_lines
+from unmask.text.sources import Source
+
+AskedColumn = str | int | Sequence[str | int] | None  # what a user names: a column, several, or none
+# Names by which people call the text, the likeliest first; those of chats; and names that only a header has.
+TEXT_NAMES = (
+    "text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence", "tweet", "comment",
+    "message", "post", "headline", "description", "utterance", "paragraph",
+)  # fmt: skip
+CHAT_NAMES = ("messages", "conversations", "conversation")
+OTHER_NAMES = {"label", "id", "title", "idx", "index", "score", "source", "url", "date", "category", "lang", "split"}
+LOOK_ROWS = 200
+
+
+def rows_of(
+    source: Source, bad: BadInput, column: AskedColumn, *, nested: bool = False, known: Iterable[str] = ()
+) -> Iterator[tuple[int, Row]]:
+    """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
+
+    Args:
+        source: A table.
+        bad: What is done about what cannot be read.
+        column: That of the text, where it is known.
+        nested: Whether all lists and structures of Parquet and Arrow files are read, which takes time; else only those
+            in which the text is, or where its column is not known, may be.
+        known: Other columns that are known to be there: by these names, too, a header is told from a row.
+    """
+    others = [str(name) for name in (source.label, source.group, *known) if name is not None]
+    if source.kind in ("csv", "tsv"):
+        asked = {name.lower() for name in (*asked_names(column), *others)}
+        return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
+    if source.is_json:
+        return json_rows(source.path, bad)
+    text_within = CHAT_NAMES if column is None else asked_names(column)
+    within = None if nested else _holders([*text_within, *others])
+    return (_parquet if source.kind == "parquet" else _arrow)(source.path, bad, within)
+
+
+def asked_names(column: AskedColumn) -> list[str]:
+    """All names that a user may mean: `a,b` is a column of this name, or two."""
+    if column is None:
+        return []
+    names = [str(column)] if isinstance(column, str | int) else [str(name) for name in column]
+    return [each for name in names for each in dict.fromkeys((name, *(part.strip() for part in name.split(","))))]
+
+
+def _holders(names: Iterable[str]) -> set[str]:
+    """The columns in which fields may be: `a.b.c` is in `a`, in `a.b`, or a column itself."""
+    return {name[:end] for name in names for end in (*(i for i, sign in enumerate(name) if sign == "."), len(name))}
+
+
+def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Iterator[tuple[int, Row]]:
+    """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
+
+    The first row holds names if one of them is a column that was asked for, or a name that is common.
+    """
+    known = {*TEXT_NAMES, *OTHER_NAMES, *(name for name in asked if not name.isdigit())}
+    csv.field_size_limit(LONGEST_ROW)
+    lines = (line + "\n" for line in whole_lines(path, bad))
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
+    names: list[str] | None = None
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            bad.found("rows that are not CSV", f"{path}: line {reader.line_num}: {error}")
+            continue
+        if cells is None:
+            return
+        if not cells:
+            continue
+        if names is None:
+            is_header = any(cell.strip().lower() in known for cell in cells)
+            names = [cell.strip() for cell in cells] if is_header else [str(n) for n in range(len(cells))]
+            if is_header:
+                continue
+        if any(cell.strip() for cell in cells[len(names) :]):
+            bad.found(
+                "rows with too many cells",
+                f"{path}: line {reader.line_num} has {len(cells)} cells where the table has {len(names)} columns; "
+                + ("a text must hold no tab" if tabs else 'put a text with commas between quotes ("...")'),
+            )
+            continue
+        yield reader.line_num, dict(zip(names, cells, strict=False))
+
+
+def _parquet(path: Path, bad: BadInput, within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from _numbered(file.iter_batches(batch_size=256), within)
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        bad.found(CUT_OFF, f"{path}: damaged or not a Parquet file: {error}")
+
+
+def _arrow(path: Path, bad: BadInput, within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            yield from _numbered(stream, within)
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        bad.found(CUT_OFF, f"{path}: damaged or not an Arrow stream: {error}")
+
+
+def _numbered(batches: Iterator[pa.RecordBatch], within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
+    """Rows without the lists and structures that nobody asked for; None asks for all."""
+    number = 0
+    for batch in batches:
+        taken = [
+            place
+            for place, field in enumerate(batch.schema)
+            if within is None or field.name in within or not pa.types.is_nested(field.type)
+        ]
+        for row in batch.select(taken).to_pylist():
+            number += 1
+            yield number, row

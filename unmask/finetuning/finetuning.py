@@ -206,12 +206,14 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         "sha256": sha256 | {"model": checkpoint_sha256(source)},
         "finetune": chosen.model_dump(),
     }
-    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
-    try:
-        return FineTuned(folder.root, runs.run(folder, finished))
-    except UnmaskError:
-        folder.discard()
-        raise
+    with folder.claimed.held():
+        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+        finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
+        try:
+            return FineTuned(folder.root, runs.run(folder, finished))
+        except UnmaskError:
+            folder.discard()
+            raise
 
 
 def forecast_finetune(  # noqa: PLR0913  (as `finetune`)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -167,15 +168,17 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         old_data=_old_paths(old_data),
     )
     reporter = reporter or usual_reporter()
-    with Interruption() as interruption:
+    with Interruption() as interruption, ExitStack() as held:
         folder = RunFolder(Path(out))
         goes_on = resume and folder.holds_run
         wanted = None if goes_on and request.is_empty else request.load()
         inputs = _check_before(sources_given, tokenizer, wanted)
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+        held.enter_context(folder.claimed.held())
+        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+        goes_on = resume and folder.holds_run
         if overwrite:
             folder.clear()
-        folder.claimed.make()
         begins = not folder.holds_run
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")

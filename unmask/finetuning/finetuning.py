@@ -15,6 +15,7 @@ from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
 from unmask.finetuning.task_files import needs_packages, read_files, settings_of
+from unmask.folders.card_head import Origin, base_models
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
@@ -169,9 +170,11 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         validation: What the best model is told by.
         out: Folder of the result.
         test: What the best model is measured on besides.
-        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict. `card.license` and its kin say what
+            the model's card says.
         resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
-            training was over (from the beginning where there is none). More seeds may be asked for than before.
+            training was over (from the beginning where there is none). More seeds may be asked for than before, and
+            what is asked for of the card may be new.
         overwrite: Replace the result in `out`.
         reporter: Told of the progress; None logs.
 
@@ -184,17 +187,22 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     source = find_model(model)
     folder = ResultFolder(Path(out))
     folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*paths.values(), source])
+    goes_on = resume and folder.claimed.is_claimed
+    if goes_on:
+        chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
     runs = _opened(source, task, paths, chosen, reporter)
+    name, sha256 = lasting_name(model, source), checkpoint_sha256(source)
     content = {
-        "model": lasting_name(model, source),
+        "model": name,
         "task": task,
         **{name: str(path) for name, path in paths.items()},
-        "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": checkpoint_sha256(source)},
+        "sha256": {name: file_sha256(path) for name, path in paths.items()} | {"model": sha256},
         "finetune": chosen.model_dump(),
     }
-    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
+    origin = Origin(name, sha256, base_models(name, source))
+    finished = folder.go_on(content) if goes_on else folder.begin(content)
     try:
-        return FineTuned(folder.root, runs.run(folder, finished))
+        return FineTuned(folder.root, runs.run(folder, finished, origin))
     except UnmaskError:
         folder.discard()
         raise

@@ -32,6 +32,15 @@ _HUB_NAMES = {
 }
 
 
+_SHOWN_NAMES = {
+    "rmse": "Root mean squared error",
+    "matthews": "Matthews correlation",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "ranking_precision": "Label ranking average precision",
+}
+
+
 def write_task_card(
     folder: Path,
     *,
@@ -70,6 +79,7 @@ def write_task_card(
         data=_data(summary, files),
         classes=_classes(task, classes),
         figures=_figures(summary, files),
+        metric=_shown_name(summary["metric"]),
         chosen_on=as_code(files["validation"]),
         test=as_code(files["test"]) if "test" in files else None,
         max_length=max_length,
@@ -112,6 +122,8 @@ def _hub_name(metric: str) -> str:
 
 
 def _shown_name(metric: str) -> str:
+    if metric in _SHOWN_NAMES:
+        return _SHOWN_NAMES[metric]
     words = metric.replace("_", " ").replace("f1", "F1")
     return words[:1].upper() + words[1:]
 

@@ -121,14 +121,14 @@ class ClaimedFolder:
         Args:
             before: What it was begun with: tables of JSON or TOML.
             now: What is asked for.
-            but_for: Keys that may differ.
+            but_for: Keys that may differ, those of tables with all that is in them.
             of: What the tables are of, for the error.
 
         Raises:
             UnmaskError: They differ; the text names the first key, both values and the ways out.
         """
         for key, old, new in differences(before, now):
-            if key not in but_for:
+            if not any(key == name or key.startswith(f"{name}.") for name in but_for):
                 raise self.changed(f"with {of}{key} = {_short(old)}, but now it is {_short(new)}")
 
     def changed(self, how: str) -> UnmaskError:

@@ -62,8 +62,13 @@ class ClaimedFolder:
     def is_claimed(self) -> bool:
         """Whether it was begun here."""
         if self.marker is None:
-            return self.root.is_dir() and any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
+            return self._holds_something
         return (self.root / self.marker).is_file()
+
+    @property
+    def _holds_something(self) -> bool:
+        """Whether there is more in it than who is there."""
+        return self.root.is_dir() and any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Whether it may be written. Nothing is touched.
@@ -192,11 +197,7 @@ class ClaimedFolder:
             try:
                 yield
             finally:
-                if (
-                    is_new
-                    and self.root.is_dir()
-                    and not any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
-                ):
+                if is_new and not self._holds_something:
                     shutil.rmtree(self.root, ignore_errors=True)
 
     def locked(self) -> BaseFileLock:

@@ -243,6 +243,9 @@ def trained_run(work: Path) -> Path:
     return run
 
 
+SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
 def _of(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
@@ -279,7 +282,7 @@ def targets(work: Path) -> dict[str, Target]:
     return {
         "corpus": Target(texts, read_corpus),
         "saved": Target({"data.arrow": arrow, "state.json": state, "dataset_info.json": b"{}"}, read_saved),
-        "texts": Target({name: texts[name] for name in ("a.txt", "a.jsonl", "a.csv", "a.parquet", "a.json")}, read_texts),
+        "texts": Target({f"a.{end}": texts[f"a.{end}"] for end in ("txt", "jsonl", "csv", "parquet", "json")}, read_texts),
         "labelled": Target(labelled, read_examples),
         "pairs": Target(
             {"a.jsonl": PAIRS.encode(), "a.tar.gz": _written(_tar), "a.jsonl.zst": _packed("a.zst", PAIRS.encode())},
@@ -287,10 +290,9 @@ def targets(work: Path) -> dict[str, Target]:
         ),
         "recipe": Target({"recipe.toml": (run / "recipe.toml").read_bytes()}, read_recipe),
         "model": Target(
-            _of(model, ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "model.safetensors")),
-            read_model, model,
+            _of(model, (*SIDE_FILES, "config.json", "model.safetensors")), read_model, model,
         ),
-        "tokenizer": Target(_of(model, ("tokenizer.json", "tokenizer_config.json")), read_tokenizer, model),
+        "tokenizer": Target(_of(model, SIDE_FILES), read_tokenizer, model),
         "data": Target(_of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)), read_data, data),
         "run": Target(_of(run, ("recipe.toml", "sources.json")), read_run, run),
         "lexicon": Target(_of(run, ("lexicon.safetensors",)), read_lexicon),

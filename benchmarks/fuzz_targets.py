@@ -282,7 +282,7 @@ def targets(work: Path) -> dict[str, Target]:
     return {
         "corpus": Target(texts, read_corpus),
         "saved": Target({"data.arrow": arrow, "state.json": state, "dataset_info.json": b"{}"}, read_saved),
-        "texts": Target({f"a.{end}": texts[f"a.{end}"] for end in ("txt", "jsonl", "csv", "parquet", "json")}, read_texts),
+        "texts": Target({name: each for name, each in texts.items() if "conll" not in name}, read_texts),
         "labelled": Target(labelled, read_examples),
         "pairs": Target(
             {"a.jsonl": PAIRS.encode(), "a.tar.gz": _written(_tar), "a.jsonl.zst": _packed("a.zst", PAIRS.encode())},

@@ -28,6 +28,7 @@ SMALL = [
     "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
     "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256",
 ]  # fmt: skip
+EVERY = ["--set", "checkpoint.every_steps=20"]
 
 
 @dataclass(frozen=True)
@@ -51,22 +52,36 @@ def verbs(work: Path) -> dict[str, Verb]:
     if not (work / "base" / "summary.json").is_file():
         work.mkdir(parents=True, exist_ok=True)
         rng = random.Random(0)
-        words = "cat dog king queen sea garden winter ship sleeps sees follows loves the a in under at and".split()
+        words = [
+            "cat",
+            "dog",
+            "king",
+            "queen",
+            "sea",
+            "garden",
+            "winter",
+            "sleeps",
+            "sees",
+            "the",
+            "a",
+            "in",
+            "under",
+            "and",
+        ]
         lines = [" ".join(rng.choices(words, k=rng.randint(4, 30))) + "." for _ in range(6000)]
         text.write_text("\n".join(lines), encoding="utf-8")
         rows = [f'"{line}",{"sea" if "sea" in line else "garden"}' for line in lines[:200]]
         labelled.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
         subprocess.run(
-            [*UNMASK, "pretrain", str(text), "--out", str(work / "base"), "--steps", "20", "--vocab-size", "200", *SMALL,
-             "--overwrite", "-q"], check=True, env=_environment(), stdout=subprocess.DEVNULL,
+            [*UNMASK, "pretrain", str(text), "--out", str(work / "base"), "--steps", "20", "--vocab-size", "200",
+             *SMALL, "--overwrite", "-q"], check=True, env=_environment(), stdout=subprocess.DEVNULL,
         )  # fmt: skip
     base, data = str(work / "base" / "model"), str(work / "base" / "data")
     tuned = ["--set", "finetune.epochs=2", "--set", "finetune.precision=float32", "--seeds", "2"]
     return {
         "prepare": Verb(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], ["--resume"]),
         "pretrain": Verb(
-            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, "--set", "checkpoint.every_steps=20"],
-            ["--resume"],
+            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, *EVERY], ["--resume"]
         ),
         "finetune": Verb(
             ["finetune", base, "--task", "classify", "--train", str(labelled), "--validation", str(labelled), *tuned],

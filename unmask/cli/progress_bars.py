@@ -122,5 +122,7 @@ class ConsoleReporter(ConsoleBar):
                 if token.predicted is None:
                     text.append(visible(token.token, "dim"))
                 else:
-                    text.append(visible(token.predicted, "bold green" if token.predicted == token.token else "bold red"))
+                    text.append(
+                        visible(token.predicted, "bold green" if token.predicted == token.token else "bold red")
+                    )
             self.console.print(text, soft_wrap=True)

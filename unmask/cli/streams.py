@@ -18,7 +18,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from unmask.errors import RunError
 
@@ -52,7 +52,7 @@ class Outlet(io.RawIOBase):
         """The number that the system knows it by."""
         return self._under.fileno()
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: Any, /) -> int:
         """Writes as much as the stream takes at once; all, where it takes nothing any more."""
         while self.failure is None:
             try:
@@ -127,12 +127,12 @@ def _guarded(stream: TextIO | None, number: int) -> tuple[TextIO, Outlet]:
     if stream is None:
         outlet = Outlet(io.FileIO(number, "wb", closefd=False))
         return io.TextIOWrapper(io.BufferedWriter(outlet), "utf-8", _PLAIN), outlet
-    outlet = Outlet(getattr(stream.buffer, "raw", stream.buffer))
+    outlet = Outlet(cast(io.RawIOBase, getattr(stream.buffer, "raw", stream.buffer)))
     guarded = io.TextIOWrapper(
         io.BufferedWriter(outlet),
         stream.encoding,
         _PLAIN,
-        line_buffering=stream.line_buffering,
+        line_buffering=bool(stream.line_buffering),
         write_through=getattr(stream, "write_through", False),
     )
     return guarded, outlet
@@ -141,7 +141,7 @@ def _guarded(stream: TextIO | None, number: int) -> tuple[TextIO, Outlet]:
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     """What a stream's encoding lacks, as Python and JSON both spell it: `\\u00e9`, `\\ud83d\\ude00`."""
     assert isinstance(error, UnicodeEncodeError), "streams are written"
-    found: Sequence[int] = memoryview(
-        error.object[error.start : error.end].encode("utf-16-le", "surrogatepass")
-    ).cast("H")
+    found: Sequence[int] = memoryview(error.object[error.start : error.end].encode("utf-16-le", "surrogatepass")).cast(
+        "H"
+    )
     return "".join(f"\\u{unit:04x}" for unit in found), error.end

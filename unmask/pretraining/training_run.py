@@ -15,6 +15,7 @@ from typing import Any
 
 from unmask.compiled import is_compiled
 from unmask.errors import DivergedError, addressed
+from unmask.files import typed
 from unmask.masking.masker import Masker
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
@@ -246,7 +247,7 @@ class TrainingRun:
                 if self.interruption.signum is not None:
                     raise Interrupted(
                         self.interruption.signum,
-                        f"stopped and saved at step {report.step:,}; go on with --out {self.folder.root} --resume",
+                        f"stopped and saved at step {report.step:,}; go on with --out {typed(self.folder.root)} --resume",
                     )
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._way_out()}") from error

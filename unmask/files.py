@@ -112,18 +112,23 @@ _KINDS = (
 )
 
 
-def absence(path: Path) -> str:
-    """Why there is no file to be read at a path: what stands there, or that nothing does."""
+def absence(path: Path, wanted: str = "file") -> str:
+    """Why there is no file, or no folder, to be read at a path: what stands there, or that nothing does.
+
+    Args:
+        path: Where there is none.
+        wanted: `file` or `folder`.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return "this link leads to no file" if path.is_symlink() else "no such file"
+        return f"this link leads to no {wanted}" if path.is_symlink() else f"no such {wanted}"
     except NotADirectoryError:
-        return "no such file: a part of this path is no folder"
+        return f"no such {wanted}: a part of this path is no folder"
     except (OSError, ValueError) as error:
         return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
-    what = next((what for fits, what in _KINDS if fits(mode)), "unlike a file")
-    return f"this is {what}, not a file"
+    what = next((what for fits, what in _KINDS if fits(mode)), "a file")
+    return f"this is {what}, not a {wanted}"
 
 
 def typed(path: str | Path) -> str:

@@ -83,6 +83,10 @@ def _run(streams: StandardStreams) -> tuple[int, str]:
         code = app(args=None if sys.argv[1:] else ["--help"], prog_name="unmask", standalone_mode=False) or 0
     except UnmaskError as error:
         return 2, str(error)
+    except OSError as error:
+        if error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
+            raise  # a defect of ours
+        return 2, f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             return 128 + signum, str(error)

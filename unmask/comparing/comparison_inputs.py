@@ -130,8 +130,8 @@ def _check_words(name: str, recipe: Recipe) -> None:
     if recipe.start is not None and recipe.start.extend_vocab is not None:
         raise SettingsError(
             f"{name}: start.extend_vocab gives each run a tokenizer of its own, but runs that are compared share their "
-            f"tokens; add the words before, with unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
-            f"{recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
+            f"tokens; add the words before, with unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} "
+            f"--extend-vocab {recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
         )
 
 

@@ -14,6 +14,7 @@ Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs f
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         CorpusError: There is no such file, no pair in it, or a line is not in BLiMP's format; with file and line.
     """
-    if not (path.is_dir() or path.is_file()):
+    if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
     pairs = [pair for name, file in _files(path) for pair in _pairs_of(name, file)]
     if not pairs:

@@ -245,10 +245,8 @@ class TrainingRun:
                     self._save()
                     saved_seconds = report.seconds
                 if self.interruption.signum is not None:
-                    raise Interrupted(
-                        self.interruption.signum,
-                        f"stopped and saved at step {report.step:,}; go on with --out {typed(self.folder.root)} --resume",
-                    )
+                    way_on = f"go on with --out {typed(self.folder.root)} --resume"
+                    raise Interrupted(self.interruption.signum, f"stopped and saved at step {report.step:,}; {way_on}")
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._way_out()}") from error
         self._save()

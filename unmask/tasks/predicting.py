@@ -26,6 +26,7 @@ from unmask.training.hardware import choose_device
 
 log = logging.getLogger("unmask")
 _KINDS = (".jsonl", ".csv")
+_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -134,10 +135,8 @@ def _as_text(cell: str) -> str:
     Source: OWASP, "CSV Injection"; tabs and returns count, since some programs pass over them.
     """
     shown = printable(cell.replace("\r\n", "\n"))
-    may_be_formula = (
-        len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) and not _NUMBER.fullmatch(cell)
-    )
-    return f"'{shown}" if may_be_formula else shown
+    begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{shown}" if begins_so and not _NUMBER.fullmatch(cell) else shown
 
 
 def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
@@ -156,7 +155,8 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
             if isinstance(value, dict):
                 cells |= {f"{name}.{inner}": share for inner, share in value.items()}
             elif isinstance(value, list | tuple):
-                cells[name] = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                listed = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", listed)
             else:
                 cells[name] = _as_text(value) if isinstance(value, str) else value
         flat.append(cells)

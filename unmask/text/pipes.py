@@ -154,4 +154,8 @@ def readable(path: str | Path) -> Iterator[Path]:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        yield keep_stream(path, Path(scratch) / StreamNames().file_of(path), kept=False)
+        file = keep_stream(path, Path(scratch) / StreamNames().file_of(path), kept=False)
+        try:
+            yield file
+        except CorpusError as error:
+            raise CorpusError(str(error.args[0]).replace(str(file), str(path))) from error

@@ -63,11 +63,22 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}"
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """A text that does nothing to a terminal: control characters but line breaks and tabs are spelled out.
+
+    Example: a file whose name begins with the sequence that clears the screen is `\\x1b[2Jname`.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
 class UnmaskError(ValueError):
     """Base of everything that a user's input, settings or environment can cause."""
 
     def __str__(self) -> str:
-        return addressed(_one_line(super().__str__()))
+        return printable(addressed(_one_line(super().__str__())))
 
 
 class CorpusError(UnmaskError):
@@ -107,11 +118,12 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
 
     def __str__(self) -> str:
         if self.filename is None:  # made of a text alone
-            return addressed(OSError.__str__(self))
-        return addressed(
+            return printable(addressed(OSError.__str__(self)))
+        text = (
             f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same command "
             "again, with --resume where it had begun a run"
         )
+        return printable(addressed(text))
 
 
 class DivergedError(UnmaskError):

@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,42 @@ def read_object(path: Path, way_out: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: damaged ({error}); {way_out}") from error
     return content
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe, which can be read only once"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def absence(path: Path, wanted: str = "file") -> str:
+    """Why there is no file, or no folder, to be read at a path: what stands there, or that nothing does.
+
+    Args:
+        path: Where there is none.
+        wanted: `file` or `folder`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"this link leads to no {wanted}" if path.is_symlink() else f"no such {wanted}"
+    except NotADirectoryError:
+        return f"no such {wanted}: a part of this path is no folder"
+    except (OSError, ValueError) as error:
+        return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    what = next((what for fits, what in _KINDS if fits(mode)), "a file")
+    return f"this is {what}, not a {wanted}"
+
+
+def typed(path: str | Path) -> str:
+    """A path as it is typed in a shell, for commands that are suggested.
+
+    Example: `my runs/a` is `'my runs/a'`, and `-x`, which would be an option, `./-x`.
+    """
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import unmask
 from unmask.errors import CorpusError, SettingsError
 from unmask.text.corpus import Corpus
+from unmask.text.pipes import keep_stream
 from unmask.text.settings import CleaningSettings, CorpusSettings
-from unmask.text.sources import find_sources, find_split, read_stdin
+from unmask.text.sources import find_sources, find_split
 
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
@@ -332,8 +333,8 @@ def test_standard_input_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return False
 
     monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"some text\n")))
-    kept = read_stdin(tmp_path / "stdin.txt", kept=False)
+    kept = keep_stream("-", tmp_path / "stdin.txt", kept=False)
     assert Path(kept).read_text() == "some text\n"
     monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"")))
     with pytest.raises(CorpusError, match="standard input is empty"):
-        read_stdin(tmp_path / "stdin.txt", kept=False)
+        keep_stream("-", tmp_path / "stdin.txt", kept=False)

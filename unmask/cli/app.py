@@ -22,8 +22,10 @@ from unmask.cli.prepare import prepare
 from unmask.cli.pretrain import pretrain
 from unmask.cli.recipes import recipes
 from unmask.cli.score import score
-from unmask.cli.verbosity import with_verbosity
+from unmask.cli.streams import StandardStreams
+from unmask.cli.verbosity import escape_logs, with_verbosity
 from unmask.cli.verify import verify
+from unmask.errors import UnmaskError, on_command_line, printable
 
 STOPPED = 130  # by Ctrl-C, where nothing is kept of what was begun
 
@@ -62,25 +64,29 @@ for command in COMMANDS:
 def main() -> None:
     """Runs the command line and leaves.
 
-    The exit code is 0; 1 where a check has found something; 2 for a user's mistake; 128 + the signal when stopped.
+    The exit code is 0; 1 where a check has found something; 2 for a user's mistake; 128 + the signal when stopped, or
+    when whoever read the results has gone.
     """
-    from unmask.errors import on_command_line
-
+    streams = StandardStreams()
+    escape_logs()
     with on_command_line():
-        code, said = _run()
+        code, said = streams.ended(*_run(streams))
     if said:
-        sys.stderr.write(f"unmask: {said}\n")
+        sys.stderr.write(f"unmask: {printable(' '.join(said.splitlines()))}\n")
     sys.exit(code)
 
 
-def _run() -> tuple[int, str]:
+def _run(streams: StandardStreams) -> tuple[int, str]:
     """The exit code, and what is said at the end."""
-    from unmask.errors import UnmaskError
-
     try:
+        streams.check()
         code = app(args=None if sys.argv[1:] else ["--help"], prog_name="unmask", standalone_mode=False) or 0
     except UnmaskError as error:
         return 2, str(error)
+    except OSError as error:
+        if error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
+            raise  # a defect of ours
+        return 2, f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             return 128 + signum, str(error)

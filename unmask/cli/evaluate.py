@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from unmask.cli.options import JsonFlag, ModelName, rates_of
 
 def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
     model: ModelName,
-    data: Annotated[list[str], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
+    data: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of text, or a prepared folder.")],
     rates: Annotated[str, typer.Option(help="Shares of hidden tokens, with commas between them.")] = "0.15",
     masks: Annotated[int, typer.Option(help="Masks of each passage of text.")] = 2,
     max_tokens: Annotated[int, typer.Option(help="At most about this many tokens are used.")] = 200_000,

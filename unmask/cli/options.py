@@ -5,7 +5,6 @@ Heavy modules are imported within a command, here and in `commands/`, so that `-
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -35,16 +34,17 @@ def text_of(text: str) -> str:
     """A text that was given, or the whole of standard input for `-`.
 
     Raises:
-        SettingsError: Standard input is a terminal, empty, or not UTF-8.
+        SettingsError: Standard input is a terminal, closed, empty, or not UTF-8.
+        CorpusError: It cannot be read.
     """
     from unmask.errors import SettingsError
+    from unmask.text.pipes import from_stdin
 
     if text != "-":
         return text
-    if sys.stdin.isatty():
-        raise SettingsError("- reads standard input, but that is a terminal; pipe a text into the command")
     try:
-        found = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+        with from_stdin() as stream:
+            found = stream.read().decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error
     if not found.strip():

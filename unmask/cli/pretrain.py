@@ -28,7 +28,7 @@ OldData = Annotated[
 
 def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Argument(
             help="Files, folders or patterns of text, - for stdin, or a prepared folder. \\[default: Tiny Shakespeare]"
         ),

@@ -11,7 +11,8 @@ from rich import progress as rich_progress
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from unmask.cli.show import stderr_console
+from unmask.cli.show import stderr_console, visible
+from unmask.errors import printable
 from unmask.measuring.held_out import HeldOut
 from unmask.pretraining.run_reporter import Line, StepPace, evaluation_line
 from unmask.progress import Pace, Progress
@@ -31,9 +32,9 @@ class ConsoleBar:
         """
         self.console = stderr_console()
         self.progress = rich_progress.Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
             console=self.console,
             transient=True,
@@ -57,7 +58,7 @@ class ConsoleBar:
 
     def note(self, text: str) -> None:
         """Prints it on a line of its own."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(visible(text), soft_wrap=True)
 
     def begin_task(self, what: str) -> None:
         """Draws a new bar in the place of the last one, unless that is of the same thing."""
@@ -67,7 +68,7 @@ class ConsoleBar:
             self.progress.remove_task(self._task)
         self._what = what
         self._begin = time.monotonic()
-        self._task = self.progress.add_task(what, total=None, facts="")
+        self._task = self.progress.add_task(printable(what), total=None, facts="")
 
     def show(self, share: float | None, facts: str) -> None:
         """Moves the bar, or prints a line now and then where there is no terminal.
@@ -117,9 +118,11 @@ class ConsoleReporter(ConsoleBar):
         for line in lines:
             text = Text("          ")
             for token in line:
+                text.append(" " * token.space_before)
                 if token.predicted is None:
-                    text.append(" " * token.space_before + token.token, style="dim")
+                    text.append(visible(token.token, "dim"))
                 else:
-                    style = "bold green" if token.predicted == token.token else "bold red"
-                    text.append(" " * token.space_before + token.predicted, style=style)
+                    text.append(
+                        visible(token.predicted, "bold green" if token.predicted == token.token else "bold red")
+                    )
             self.console.print(text, soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli.verbosity import Spoken
+from unmask.errors import printable
 from unmask.results import Readable, Sheet, Shown
 
 
@@ -26,15 +27,15 @@ def show(result: Readable, *, as_json: bool) -> None:
         return
     out = results_console()
     for each in result.shown():
-        if isinstance(each, str):  # as it is: it may be read by a program
-            sys.stdout.write(f"{each}\n")
+        if isinstance(each, str):  # as it is: it may be read by a program, but for a terminal
+            sys.stdout.write(f"{printable(each) if sys.stdout.isatty() else each}\n")
         else:
             out.print(drawn(each), soft_wrap=not isinstance(each, Sheet))
 
 
 def note(text: str) -> None:
     """Says on stderr what is done now."""
-    stderr_console().print(Text(text, "dim"), soft_wrap=True)
+    stderr_console().print(visible(text, "dim"), soft_wrap=True)
 
 
 def stderr_console() -> Console:
@@ -58,14 +59,19 @@ def drawn(shown: Shown) -> Table | Text:
         return Text.assemble(*map(_text, shown))
     if not isinstance(shown, Sheet):
         return _text(shown)
-    title = Text(shown.title, "dim") if shown.title else None
+    title = visible(shown.title, "dim") if shown.title else None
     table = Table(box=None, pad_edge=False, show_header=any(shown.columns), title=title, title_justify="left")
     for head in shown.columns:
-        table.add_column(Text(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
+        table.add_column(visible(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
     for row in shown.rows:
         table.add_row(*map(_text, row))
     return table
 
 
+def visible(text: str, style: str = "") -> Text:
+    """A text in a style, which does nothing to a terminal."""
+    return Text(printable(text), style)
+
+
 def _text(cell: object) -> Text:
-    return Text(str(cell), getattr(cell, "style", ""))
+    return visible(str(cell), getattr(cell, "style", ""))

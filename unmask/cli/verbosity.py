@@ -10,6 +10,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from unmask.errors import SettingsError, printable
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what is done, with the time.")]
 
@@ -29,8 +31,6 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, **options: Any) -> None:
-        from unmask.errors import SettingsError
-
         if quiet and verbose:
             raise SettingsError("--quiet and --verbose exclude each other")
         Spoken.is_quiet = quiet
@@ -55,9 +55,22 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+class _PrintableFormatter(logging.Formatter):
+    """Lines of a log with whatever a terminal would obey spelled out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def escape_logs() -> None:
+    """Lets warnings that are logged do nothing to a terminal."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
 def _log_all() -> logging.Handler:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("unmask")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

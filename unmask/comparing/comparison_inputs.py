@@ -10,7 +10,7 @@ from pathlib import Path
 from unmask.comparing.comparison_folder import tokenizer_of
 from unmask.comparing.trials import Protocol, TaskFiles
 from unmask.errors import SettingsError
-from unmask.files import file_sha256
+from unmask.files import file_sha256, typed
 from unmask.finetuning.task_files import (
     Files,
     class_weights,
@@ -30,7 +30,8 @@ from unmask.tasks.known import task_named
 from unmask.tasks.labelled_files import example_files
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
-from unmask.text.sources import STDIN, SourceSplit, find_sources, find_split
+from unmask.text.pipes import is_stream
+from unmask.text.sources import SourceSplit, find_sources, find_split
 from unmask.tokenizer.loading import load_tokenizer
 
 _OF_TEXT = ("corpus", "tokenizer", "annotation")  # sections that say how text is prepared
@@ -88,7 +89,7 @@ def _text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
         return {data[0]: manifest.fingerprint}
     first = _alike(recipes)
     held, by_name = first.corpus.validation, first.corpus.splits == "auto"
-    paths = [path for path in data if path != STDIN]  # what came there is kept
+    paths = [path for path in data if not is_stream(path)]  # what came there is kept
     found = find_split(paths, by_name=by_name, announce=False) if paths else SourceSplit([], [])
     named = find_sources(held, announce=False) if held else found.validation
     return {str(source.path): file_sha256(source.path) for source in (*found.train, *named)}
@@ -129,8 +130,8 @@ def _check_words(name: str, recipe: Recipe) -> None:
     if recipe.start is not None and recipe.start.extend_vocab is not None:
         raise SettingsError(
             f"{name}: start.extend_vocab gives each run a tokenizer of its own, but runs that are compared share their "
-            f"tokens; add the words before, with unmask pretrain TEXT --from {recipe.start.checkpoint} --extend-vocab "
-            f"{recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
+            f"tokens; add the words before, with unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} "
+            f"--extend-vocab {recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
         )
 
 

@@ -11,6 +11,7 @@ from unmask.comparing.comparison import compare as compare_plan
 from unmask.comparing.trials import Protocol, task_files
 from unmask.comparing.tuning import TunePlan
 from unmask.comparing.tuning import tune as tune_plan
+from unmask.files import typed
 from unmask.measuring.paired_comparison import percent
 from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.overrides import Overrides, as_overrides
@@ -76,7 +77,7 @@ class Search(Result):
         yield best_trials(self.trials)
         recipe = self.best["recipe"]
         yield f"\n{self.verdict}\nrecipe  {recipe}"
-        yield f"Try it: unmask pretrain FILE --recipe {recipe} --out DIR"
+        yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
 
 
 def compare(  # noqa: PLR0913  (the options of the command line, each a name that users know)

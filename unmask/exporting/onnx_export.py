@@ -34,6 +34,7 @@ from unmask.exporting.onnx_graphs import (
     write_onnx,
 )
 from unmask.exporting.onnx_readme import write_readme
+from unmask.files import typed
 from unmask.folders.model_folder import CONFIG
 from unmask.folders.sentence_files import POOLING_FOLDERS, copy_sentence_files
 from unmask.results import Readable, Sheet, Shown
@@ -89,7 +90,7 @@ class Export(Readable):
         ]
         yield Sheet(("graph", ">MB", ">largest difference", "outputs"), rows)
         yield f"in {self.folder}, each with a README that says what loads it; check them again with"
-        yield f"unmask verify {self.model} --onnx {self.folder}"
+        yield f"unmask verify {typed(self.model)} --onnx {typed(self.folder)}"
 
 
 def export(

@@ -29,7 +29,7 @@ from unmask.exporting.transformers_checks import (
     tokenizer_round_trip,
     transformers_equals_ours,
 )
-from unmask.files import read_object
+from unmask.files import read_object, typed
 from unmask.folders.model_folder import CONFIG
 from unmask.folders.transformers_folder import runs_in_transformers
 from unmask.results import Readable, Sheet, Shown, Styled
@@ -156,7 +156,8 @@ def _graph_jobs(
     if not jobs:
         if onnx is not None:
             raise ModelError(
-                f"{folder}: there is no graph; write them with unmask export {subject.folder} --out {folder}"
+                f"{folder}: there is no graph; write them with unmask export {typed(subject.folder)} --out "
+                f"{typed(folder)}"
             )
         return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
     jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=list(found.values()))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
+from unmask.files import typed
 from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
@@ -146,7 +147,7 @@ class FineTuned(Readable):
         yield Sheet(tuple(heads), rows)
         yield f"\nmodel   {summary['model']}"
         yield f"report  {self.folder / 'report.html'}"
-        yield f"\nTry it: unmask predict {summary['model']} FILE"
+        yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"
 
 
 def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)

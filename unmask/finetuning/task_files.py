@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from unmask.tasks.labelled_files import ExampleFiles, example_files, read_labell
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Labelled, Task, few
 from unmask.text.given import InMemory, Texts, told_apart
+from unmask.text.pipes import readable
 
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
 
@@ -86,8 +87,8 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
     Raises:
         CorpusError: One cannot be read, or nothing says what the best model is told by.
     """
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        here = partial(_place, scratch=Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
+        here = partial(_place, scratch=Path(scratch), opened=opened)
         source = here("train", train)
         found = {"train": example_files(*source, part="train")}
         if validation is None:
@@ -99,14 +100,14 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
         yield found
 
 
-def _place(name: str, given: Texts, *, scratch: Path) -> tuple[Path, Path]:
+def _place(name: str, given: Texts, *, scratch: Path, opened: ExitStack) -> tuple[Path, Path]:
     """Where examples lie, and what that is called."""
     names = told_apart(given) or []
     if len(names) != 1:
         raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
     if isinstance(names[0], InMemory):
         return names[0].keep(scratch / name), Path(f"{name} in memory")
-    return Path(names[0]), Path(names[0])
+    return opened.enter_context(readable(names[0])), Path(names[0])
 
 
 def read_files(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
-from unmask.files import writing
+from unmask.files import absence, writing
 from unmask.folders.bert import BERT, CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from unmask.folders.layout_names import FolderLayout
 from unmask.folders.modernbert import MODERNBERT
@@ -257,8 +258,8 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         ModelError: There is none.
     """
     path = local_path(model, MODEL)
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; {way_out}, or the name of a model on the hub")
+    if not os.path.isdir(path):
+        raise ModelError(f"{path}: {absence(path, 'folder')}; {way_out}, or the name of a model on the hub")
     if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
         path /= "model"
     if not (path / CONFIG).is_file() and (path / _ADAPTER).is_file():

@@ -14,6 +14,7 @@ Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs f
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import CorpusError, SettingsError
+from unmask.files import absence
 from unmask.measuring.pseudo_likelihood import Form, pseudo_log_likelihoods
 from unmask.measuring.uncertainty import FEW, ratio_over_draws, wilson
 from unmask.progress import Notify, ignore
@@ -63,8 +65,8 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         CorpusError: There is no such file, no pair in it, or a line is not in BLiMP's format; with file and line.
     """
-    if not path.exists():
-        raise CorpusError(f"{path}: no such file; give a file, a folder or a tar archive of minimal pairs")
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
     pairs = [pair for name, file in _files(path) for pair in _pairs_of(name, file)]
     if not pairs:
         raise CorpusError(

@@ -29,8 +29,9 @@ from unmask.shards.jobs import cut_jobs, job_bytes
 from unmask.shards.manifest import MANIFEST, Manifest, load_manifest, verify_files
 from unmask.shards.store import TokenStore
 from unmask.text.corpus import Corpus
+from unmask.text.pipes import is_stream, kept_source
 from unmask.text.settings import CorpusSettings
-from unmask.text.sources import STDIN, STDIN_FILE, find_sources
+from unmask.text.sources import find_sources
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -114,7 +115,7 @@ def _of_run(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[s
     changed = f"the text that {root} was made from is not there any more as it was: {way_out}"
     if not _is_unchanged(manifest):
         return changed, []
-    sources = [str(root / STDIN_FILE) if source == STDIN else source for source in manifest.settings["sources"]]
+    sources = [kept_source(root, source) for source in manifest.settings["sources"]]
     corpus = Corpus(sources, CorpusSettings.model_validate(manifest.settings["corpus"]))
     known = {Path(source["path"]).resolve() for source in manifest.sources}
     if {source.path.resolve() for source in corpus.all_sources()} != known:
@@ -185,8 +186,8 @@ def tokenizer_and_notes(
     if recipe.start is None:
         return recipe.tokenizer, []
     paths = [str(path) for path in sources]
-    if STDIN in paths:
-        raise RunError("--dry-run would use standard input up; give a file")
+    if any(map(is_stream, paths)):
+        raise RunError("--dry-run would use standard input or a pipe up; give a file")
     check_old_data(recipe.start.old_data)
     check_text(recipe, paths)
     folder.parent.mkdir()

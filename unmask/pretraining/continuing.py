@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import DataError, RunError
-from unmask.files import read_object, whole_folder, writing
+from unmask.files import read_object, typed, whole_folder, writing
 from unmask.folders.card_head import base_models
 from unmask.folders.model_folder import LAYOUTS, has_prediction_head, load_model, save_model
 from unmask.hub import lasting_name
@@ -211,7 +211,7 @@ def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoin
     if manifest.tokenizer_sha256 != load_tokenizer(start).fingerprint:
         raise DataError(
             f"{root} was prepared with another tokenizer than that of {checkpoint}; prepare it with "
-            f"unmask prepare ... --tokenizer {checkpoint}, or give the text itself"
+            f"unmask prepare ... --tokenizer {typed(checkpoint)}, or give the text itself"
         )
 
 

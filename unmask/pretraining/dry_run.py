@@ -35,8 +35,8 @@ from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled
 from unmask.shards.preparation import open_annotated, prepare
 from unmask.text.documents import TextPiece
+from unmask.text.pipes import is_stream
 from unmask.text.settings import AnnotationSettings, CorpusSettings
-from unmask.text.sources import STDIN
 from unmask.text.spans import written_fields
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.trainers import default_vocab_size
@@ -164,7 +164,7 @@ def forecast_preparation(
     """What `unmask.prepare` would do with the same arguments.
 
     Raises:
-        UnmaskError: As the real preparation; or standard input is among the paths.
+        UnmaskError: As the real preparation; or standard input or a pipe is among the paths.
     """
     options = {
         "tokenizer.path": tokenizer,
@@ -194,10 +194,10 @@ def forecast_text(
         annotation: What is said of the text beside its tokens.
 
     Raises:
-        UnmaskError: As the real preparation; or standard input is among the paths.
+        UnmaskError: As the real preparation; or standard input or a pipe is among the paths.
     """
-    if STDIN in map(str, paths):
-        raise RunError("--dry-run would use standard input up; give a file")
+    if any(map(is_stream, paths)):
+        raise RunError("--dry-run would use standard input or a pipe up; give a file")
     opened, plan = open_annotated(paths, corpus, annotation or AnnotationSettings())
     sample = scratch / "sample.jsonl"
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.files import read_object
+from unmask.files import read_object, typed
 from unmask.folders.card_head import CARD, change_card
 from unmask.hub import TOKENIZER, local_path
 from unmask.margins import documents, margin
@@ -35,7 +35,8 @@ from unmask.results import Readable, Shown, Styled
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.lexicon_file import load_lexicon
 from unmask.text.given import InMemory, Named, Texts, told_apart
-from unmask.text.sources import STDIN, find_sources
+from unmask.text.pipes import is_stream
+from unmask.text.sources import find_sources
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.using.loaded_model import Model, load
 
@@ -98,7 +99,7 @@ class Run(Readable):
             yield f"{name:<14} {value}"
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
-        yield f'\nTry it: unmask fill {s["model"]} "... [MASK] ..."'
+        yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
 
 
 def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -227,7 +228,7 @@ def _check_before(paths: Sequence[Named] | None, tokenizer: str | Path | None, w
     Returns:
         What is read.
     """
-    named = [path for path in paths or () if not isinstance(path, InMemory) and str(path) != STDIN]
+    named = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
     if named and not is_prepared(named):
         find_sources(named, announce=False)
     inputs = [Path(path) for path in named]

@@ -3,6 +3,7 @@
     recipe.toml          every setting; a folder with it holds a run
     sources.json         the files that the text comes from
     stdin.txt            what came on standard input, if that was one of them
+    pipes/               what came out of pipes, if some of them were
     given/               texts that were in memory, if they were given so
     lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
     start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
@@ -40,7 +41,7 @@ from unmask.recipe.overrides import apply_overrides
 from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
 from unmask.settings import validated
 from unmask.text.given import GIVEN, InMemory, Named, keep_given
-from unmask.text.sources import STDIN, STDIN_FILE
+from unmask.text.pipes import PIPES, STDIN_FILE, is_stream
 
 START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
 
@@ -53,6 +54,7 @@ class RunFolder:
         self.recipe = root / "recipe.toml"
         self.sources = root / "sources.json"
         self.stdin = root / STDIN_FILE
+        self.pipes = root / PIPES
         self.given = root / GIVEN
         self.start = root / "start"
         self.old = root / "old"
@@ -137,15 +139,15 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings
 def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Notify = ignore) -> list[str]:
     """The sources of the run: those given now, or those it began with. Called before the recipe is claimed.
 
-    Standard input and texts in memory are kept in the folder, so that a run that goes on has them.
+    Standard input, pipes and texts in memory are kept in the folder, so that a run that goes on has them.
 
     Raises:
         RunError: The run was begun on others, or the list of them is damaged.
-        CorpusError: Standard input is asked for and is empty or a terminal; or as `InMemory.keep`.
+        CorpusError: As `keep_given`.
     """
     if folder.holds_run:
         kept = _kept_sources(folder)
-        new = [path for path in paths or () if not isinstance(path, InMemory) and str(path) != STDIN]
+        new = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
         if new and len(new) == len(paths or ()) and [_absolute(path) for path in new] != kept:
             raise RunError(
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"

@@ -15,6 +15,7 @@ from typing import Any
 
 from unmask.compiled import is_compiled
 from unmask.errors import DivergedError, addressed
+from unmask.files import typed
 from unmask.masking.masker import Masker
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
@@ -244,10 +245,8 @@ class TrainingRun:
                     self._save()
                     saved_seconds = report.seconds
                 if self.interruption.signum is not None:
-                    raise Interrupted(
-                        self.interruption.signum,
-                        f"stopped and saved at step {report.step:,}; go on with --out {self.folder.root} --resume",
-                    )
+                    way_on = f"go on with --out {typed(self.folder.root)} --resume"
+                    raise Interrupted(self.interruption.signum, f"stopped and saved at step {report.step:,}; {way_on}")
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._way_out()}") from error
         self._save()

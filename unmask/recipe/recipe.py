@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from unmask.errors import SettingsError
+from unmask.files import absence
 from unmask.folders.card_head import CardSettings
 from unmask.hub import TOKENIZER, fetch, hub_name, lasting_name
 from unmask.masking.settings import MaskingSettings, span_units
@@ -198,13 +199,16 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
     path = Path(source)
     if path.suffix == ".toml":
         if not path.is_file():
-            raise SettingsError(f"{path}: no such recipe file")
+            raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
         try:
             text, where = path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     else:
         names = recipe_names()
+        if source not in names and path.exists() and not path.is_dir():
+            reason = "its name does not end with .toml" if path.is_file() else absence(path)
+            raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
         if source not in names:
             near = difflib.get_close_matches(source, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"

@@ -5,6 +5,7 @@
     train/00000.arrow ...    token shards (see `unmask.shards.store`), one a job
     validation/00000.arrow ...
     stdin.txt                what came on standard input, if that was a source
+    pipes/                   what came out of pipes, if some were
     given/                   texts that were in memory, if they were given so
     parts/00000.json ...     what each finished job came to
     unfinished.json          what is being made, and of what
@@ -31,7 +32,8 @@ from unmask.shards.job_parts import PARTS
 from unmask.shards.job_work import TRAIN, VALIDATION
 from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
 from unmask.text.given import GIVEN
-from unmask.text.sources import STDIN_FILE, Source
+from unmask.text.pipes import PIPES, STDIN_FILE
+from unmask.text.sources import Source
 from unmask.tokenizer.tokenizer import Tokenizer
 
 UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
@@ -73,7 +75,7 @@ class DataFolder:
         self.parts = root / PARTS
         self._manifest = root / MANIFEST
         self._unfinished = root / UNFINISHED
-        ours = (MANIFEST, UNFINISHED, STDIN_FILE, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
+        ours = (MANIFEST, UNFINISHED, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
         self.claimed = ClaimedFolder(
             root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
         )

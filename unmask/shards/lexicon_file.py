@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from unmask.errors import DataError
-from unmask.files import write_atomically
+from unmask.files import typed, write_atomically
 from unmask.hashing import longer, mix
 from unmask.settings import Settings
 from unmask.shards.token_words import hashes_of_words
@@ -139,7 +139,7 @@ def load_lexicon(path: Path) -> Lexicon:
         DataError: There is none, or the file is something else, damaged, or of another version.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such lexicon; make it with `unmask lexicon DATA --out {path}`")
+        raise DataError(f"{path}: there is no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {})[_FACTS])

@@ -33,6 +33,7 @@ from unmask.text.corpus import Corpus
 from unmask.text.document_classes import label_names
 from unmask.text.documents import TextPiece
 from unmask.text.given import InMemory, Named, keep_given
+from unmask.text.pipes import names_to_keep
 from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.text.sources import find_sources
 from unmask.tokenizer.loading import load_tokenizer
@@ -186,7 +187,7 @@ def preparation_settings(
 ) -> dict[str, Any]:
     """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
     settings: dict[str, Any] = {
-        "sources": [str(path) for path in paths],
+        "sources": names_to_keep(paths),
         "corpus": corpus.plain(),
         "tokenizer": tokenizer.model_dump(mode="json"),
     }

@@ -67,7 +67,10 @@ def main() -> None:
     root = Path(sys.argv[1])
     # Whatever a library prints must not get between the messages.
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # stderr was closed to the process that started this one
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
     tokenizer: Tokenizer | None = None

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import CorpusError
+from unmask.files import absence
 from unmask.folders.layout_names import Pooling
 from unmask.folders.task_folder import TaskNetwork
 from unmask.masking.masker import MaskedRows
@@ -369,7 +370,7 @@ def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
     if not path.is_file():
-        raise CorpusError(f"{path}: no such file")
+        raise CorpusError(f"{path}: {absence(path)}")
     with open_bytes(path) as file:
         try:
             content = json.load(file)

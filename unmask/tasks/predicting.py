@@ -6,24 +6,28 @@ import csv
 import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unmask.claimed import check_file, held_file
-from unmask.errors import RunError
+from unmask.errors import RunError, printable
 from unmask.files import write_atomically
 from unmask.notebook import usual_notify
 from unmask.progress import Notify
 from unmask.results import Result, Shown
-from unmask.tasks.labelled_files import read_labelled
+from unmask.tasks.labelled_files import example_files, read_labelled
 from unmask.tasks.settings import Columns
 from unmask.tasks.task_model import TaskModel, load_fine_tuned
+from unmask.text.pipes import readable
 from unmask.training.hardware import choose_device
 
 log = logging.getLogger("unmask")
 _KINDS = (".jsonl", ".csv")
+_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
@@ -68,8 +72,9 @@ def predict(
 
     Args:
         model: Folder of a fine-tuned model, or its name on the hub, or the model itself.
-        file: As for training, without labels; or lines of text.
-        out: A .jsonl or .csv file; None gives the predictions back.
+        file: As for training, without labels; or lines of text. Also `-`, standard input, or a pipe: of lines.
+        out: A .jsonl file, which is exact; or .csv, for spreadsheets: texts there that may be formulas have an
+            apostrophe before them. None gives the predictions back.
         text, second: Columns, where they are not to be found.
         overwrite: Whether `out` is replaced.
         note: Told which columns were found, and what is longer than the model.
@@ -78,7 +83,7 @@ def predict(
     Raises:
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
     """
-    file, target = Path(file), None if out is None else Path(out)
+    target = None if out is None else Path(out)
     if target is not None and target.suffix not in _KINDS:
         raise RunError(f"{target}: predictions are written as {' or '.join(_KINDS)}; give such a file")
     if target is not None:
@@ -90,7 +95,8 @@ def predict(
         loaded.network.to(choose_device())
     usual = Columns(**loaded.task.content().get("columns", {}))
     columns = Columns(text=text, second=second)
-    data = read_labelled(file, loaded.task, columns, with_labels=False, usual=usual)
+    with readable(file) as here:
+        data = read_labelled(example_files(here, Path(file)), loaded.task, columns, with_labels=False, usual=usual)
     if data.columns is not None:
         named = {name: column for name, column in vars(data.columns).items() if column is not None}
         note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
@@ -121,12 +127,28 @@ def predict(
     return Predictions({**figures, "out": str(target)})
 
 
+def _as_text(cell: str) -> str:
+    """A text that no spreadsheet takes for a formula, and no terminal for a command.
+
+    What may be a formula gets an apostrophe before it, which spreadsheets show as no part of the text; a lone sign and
+    a number are none, so that classes such as `+` and `-1` stay as they are. Control characters are spelled out.
+
+    Source: OWASP, "CSV Injection"; tabs and returns count, since some programs pass over them.
+    """
+    shown = printable(cell.replace("\r\n", "\n"))
+    begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{shown}" if begins_so and not _NUMBER.fullmatch(cell) else shown
+
+
 def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back."""
+    """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back.
+
+    It is made to be opened by a spreadsheet: texts do nothing there (`_as_text`).
+    """
     flat = []
     for row in rows:
         cells: dict[str, Any] = {}
@@ -134,12 +156,13 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
             if isinstance(value, dict):
                 cells |= {f"{name}.{inner}": share for inner, share in value.items()}
             elif isinstance(value, list | tuple):
-                cells[name] = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                listed = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", listed)
             else:
-                cells[name] = value
+                cells[name] = _as_text(value) if isinstance(value, str) else value
         flat.append(cells)
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, fieldnames=list(flat[0]), lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: _as_text(name) for name in flat[0]})
     writer.writerows(flat)
     return buffer.getvalue()

@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from unmask.errors import CorpusError
 from unmask.files import whole_folder, writing
 from unmask.progress import Notify, Progress, ignore
+from unmask.text.pipes import STDIN, StreamNames, is_stream, keep_stream
 from unmask.text.reading import bare_suffix
-from unmask.text.sources import STDIN, STDIN_FILE, SUFFIXES, part_named, read_stdin
+from unmask.text.sources import SUFFIXES, part_named
 
 GIVEN = "given"
 ROWS_AT_ONCE = 1000
@@ -126,25 +127,26 @@ def _ends_like_file(string: str) -> bool:
 def keep_given(
     names: Sequence[Named], folder: Path, *, kept: bool = False, notify: Notify = ignore
 ) -> Iterator[str | Path]:
-    """Replaces what is no file by one: `-` by what comes on standard input, texts in memory by a folder of them.
+    """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them.
 
     A file has its name only once all has come, so one that is there is whole.
 
     Args:
         names: As the user gave them.
         folder: Where they are put.
-        kept: Whether the standard input of an earlier try stands in where nothing comes now.
+        kept: Whether what came out of streams in an earlier try stands in where nothing comes now.
         notify: Told of the progress.
 
     Raises:
-        CorpusError: Standard input is a terminal, or empty; or as `InMemory.keep`.
+        CorpusError: As `keep_stream` and `InMemory.keep`.
         WriteError: As there.
     """
+    streams = StreamNames()
     for name in names:
         if isinstance(name, InMemory):
             yield name.keep(folder / GIVEN, notify=notify)
         else:
-            yield read_stdin(folder / STDIN_FILE, kept=kept) if str(name) == STDIN else name
+            yield keep_stream(name, folder / streams.file_of(name), kept=kept) if is_stream(name) else name
 
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:

@@ -13,17 +13,14 @@ from __future__ import annotations
 import glob
 import json
 import logging
-import os
 import re
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from unmask.errors import CorpusError
-from unmask.files import writing
+from unmask.files import absence
 from unmask.text.json_rows import holds_rows
 from unmask.text.reading import COMPRESSIONS, bare_suffix
 
@@ -56,7 +53,6 @@ NO_TEXT = {
     "special_tokens_map.json", "state.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json",
     "tsconfig.json", "vocab.json",
 }  # fmt: skip
-STDIN, STDIN_FILE = "-", "stdin.txt"
 _CARD = "README.md"
 _WORDS = {
     "train": ("train", "training"),
@@ -141,17 +137,26 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
 
 
 def _expand(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
+    try:
+        return _found(name, by_name, announce)
+    except OSError as error:
+        raise CorpusError(
+            f"{name}: cannot be looked at ({error.strerror or error}); mind its name and rights"
+        ) from error
+
+
+def _found(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
     path = Path(name)
     if path.is_dir():
         return _in_folder(path, by_name, announce)
     if path.is_file():
         return SourceSplit([Source(path, _kind_of(path))], [])
-    if glob.has_magic(str(name)):
+    if glob.has_magic(str(name)) and not path.exists():
         found = sorted(Path(match) for match in glob.glob(str(name), recursive=True) if Path(match).is_file())
         if not found:
             raise CorpusError(f"{name}: no file fits this pattern")
         return SourceSplit([Source(file, _kind_of(file)) for file in found], [])
-    raise CorpusError(f"{path}: no such file")
+    raise CorpusError(f"{path}: {absence(path)}")
 
 
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
@@ -316,35 +321,3 @@ def _kind_of(path: Path) -> Kind:
 
 def _supported() -> str:
     return f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
-
-
-def read_stdin(file: Path, *, kept: bool) -> Path:
-    """Writes what comes on standard input into a file, which has its name only once all has come.
-
-    Args:
-        file: Where.
-        kept: Whether a file that is there stands in where nothing comes now.
-
-    Raises:
-        CorpusError: Standard input is a terminal, or empty.
-        WriteError: The file cannot be written.
-    """
-    kept = kept and file.is_file()
-    if sys.stdin.isatty():
-        if kept:
-            return file
-        raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
-    partial = file.with_name(file.name + ".partial")
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
-            shutil.copyfileobj(sys.stdin.buffer, out)
-            out.flush()
-            os.fsync(out.fileno())
-    if partial.stat().st_size == 0:
-        partial.unlink()
-        if kept:
-            return file
-        raise CorpusError("standard input is empty")
-    os.replace(partial, file)
-    return file

@@ -75,10 +75,11 @@ def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Ite
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
     names: list[str] | None = None
     while True:
+        begin = reader.line_num + 1
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            bad.found("rows that are not CSV", f"{path}: line {reader.line_num}: {error}")
+            bad.found("rows that are not CSV", f"{path}: {_broken_row(error, begin, reader.line_num)}")
             continue
         if cells is None:
             return
@@ -97,6 +98,17 @@ def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Ite
             )
             continue
         yield reader.line_num, dict(zip(names, cells, strict=False))
+
+
+def _broken_row(error: csv.Error, begin: int, end: int) -> str:
+    """What is wrong with a row: where it goes over several lines, mostly that a quote within it was never closed."""
+    if begin == end:
+        return f"line {end}: {error}"
+    if "unexpected end" in str(error) or "field larger" in str(error):
+        found = f"the row that begins here has a quote that is not closed by line {end}"
+    else:
+        found = f"the row that begins here goes on to line {end}, where {error}; a quote may be left open"
+    return f'line {begin}: {found}; close it, and write quotes within a text twice ("")'
 
 
 def _parquet(path: Path, bad: BadInput, within: Collection[str] | None) -> Iterator[tuple[int, Row]]:

@@ -22,6 +22,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from unmask.errors import TokenizerError
+from unmask.files import absence
 from unmask.hub import TOKENIZER, local_path
 from unmask.tokenizer.conversion import OTHER_FORMS, convert
 from unmask.tokenizer.esm import ESM_CLASS, USUAL, read_esm_vocab
@@ -122,9 +123,10 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         theirs = convert(source)
         return _wrapped(source, theirs.backend_tokenizer, _names_of_roles(theirs.special_tokens_map), kind)
     if not file.is_file():
-        raise TokenizerError(
-            f"{source}: there is no tokenizer.json and no vocab.txt; give a folder that holds one, or that file"
-        )
+        lack = "there is no tokenizer.json and no vocab.txt"
+        if source.exists() and not source.is_dir():
+            lack = absence(source)
+        raise TokenizerError(f"{source}: {lack}; give a folder that holds one, or that file")
     names: dict[str, str | None] = {**_names_of_roles(config)}
     if file.suffix != ".txt":
         backend = _read_json(file)

@@ -14,6 +14,7 @@ from unmask.folders.layout_names import Pooling
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
+from unmask.text.pipes import readable
 from unmask.text.sources import TextColumn
 from unmask.text.table_rows import AskedColumn
 from unmask.text.text_file import NamedText, TextFile
@@ -94,7 +95,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
     Args:
         model: A model, its folder, or its name on the hub.
-        file: Text, a text a line; or a table, or any other kind that is read.
+        file: Text, a text a line; or a table, or any other kind that is read. Also `-`, standard input, or a pipe: of
+            lines.
         out: A .npy file; or .parquet, which holds ids.
         pooling, normalize, long_texts: As for `Model.embed_settings`.
         column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
@@ -111,21 +113,22 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     loaded = model if isinstance(model, Model) else load(model, precision=precision)
     how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
     loaded.to(choose_device())
-    texts = TextFile(str(file), column=column, id_column=id_column)
-    keep_freed_memory()
-    size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
-    tell = notify or usual_notify()
-    done, begin = 0, time.perf_counter()
-    note(texts.describe())
-    taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
-    note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
+    with readable(file) as here:
+        texts = TextFile(here, column=column, id_column=id_column)
+        keep_freed_memory()
+        size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
+        tell = notify or usual_notify()
+        done, begin = 0, time.perf_counter()
+        note(texts.describe())
+        taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
+        note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
 
-    def count(chars: int) -> None:
-        nonlocal done
-        done += chars
-        tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
+        def count(chars: int) -> None:
+            nonlocal done
+            done += chars
+            tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
-    report = embed_file(loaded, texts, target, how, count=count)
+        report = embed_file(loaded, texts, target, how, count=count)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:

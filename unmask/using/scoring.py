@@ -13,6 +13,7 @@ from unmask.measuring.pseudo_likelihood import checked_form
 from unmask.notebook import usual_notify
 from unmask.progress import Notify
 from unmask.results import Result, Sheet, Shown, Styled
+from unmask.text.pipes import readable
 from unmask.using.loaded_model import Model
 from unmask.using.scorable import Scorable, as_scorable
 
@@ -71,7 +72,7 @@ def score(
     Args:
         model: Any masked language model, or its folder, or its name on the hub; see
             `unmask.using.scorable.load_scorable`.
-        pairs: A file of JSON lines, a folder of such, or a tar archive of such.
+        pairs: A file of JSON lines, a folder of such, or a tar archive of such; or a pipe, or `-`.
         form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.measuring.pseudo_likelihood`.
         pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
@@ -82,7 +83,8 @@ def score(
     known = checked_form(form)
     if pairs_per_paradigm is not None and pairs_per_paradigm < 1:
         raise SettingsError(f"pairs a paradigm: a number from 1 on, not {pairs_per_paradigm}")
-    read = read_pairs(Path(pairs))
+    with readable(pairs) as file:
+        read = read_pairs(file)
     if pairs_per_paradigm is not None:
         taken: dict[str, int] = {}
         kept = []

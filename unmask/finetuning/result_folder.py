@@ -20,6 +20,7 @@ from typing import Any
 from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.values import parse_json
 
 # What may have changed when a fine-tuning goes on: the number of seeds, and where files lie whose content is the same.
 MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
@@ -63,9 +64,9 @@ class ResultFolder:
                 damaged.
         """
         try:
-            begun = json.loads(self.settings.read_text(encoding="utf-8"))
+            begun = parse_json(self.settings.read_text(encoding="utf-8"))
             lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
-            finished = [FinishedRun(**json.loads(line)) for line in lines]
+            finished = [FinishedRun(**parse_json(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite") from error
         self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)

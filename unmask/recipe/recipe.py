@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -24,6 +23,7 @@ from unmask.settings import Settings, validated
 from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.training.settings import CheckpointSettings, ObjectivesSettings, TrainingSettings
+from unmask.values import parse_toml
 
 
 class StartSettings(Settings):
@@ -203,8 +203,8 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
-        return tomllib.loads(text), where
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text), where
+    except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
 
 

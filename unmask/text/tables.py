@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from unmask.text.sources import Source, TextColumn
 from unmask.text.spans import Spans, read_fields, without_returns
 from unmask.text.table_rows import rows_of
 from unmask.text.text_columns import in_words, text_of, value_or_none
+from unmask.values import parse_json
 
 
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
@@ -104,7 +104,7 @@ def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
     if column is None or source.kind not in ("parquet", "arrow"):
         return None
     try:
-        content = json.loads((_schema(source).metadata or {}).get(_KEY, b"{}"))
+        content = parse_json((_schema(source).metadata or {}).get(_KEY, b"{}"))
         return _names_of(content["info"]["features"][column])
     except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
         return None

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from unmask.errors import CorpusError
 from unmask.text.json_rows import Row
 from unmask.text.reading import CUT_OFF, BadInput
+from unmask.values import shortened, shown
 
 # What pyarrow raises of damaged files; of values that Python does not have; and of ones that are nested wrongly.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, OverflowError)
@@ -87,7 +88,9 @@ def _held(schema: pa.Schema, only: Collection[str] | None) -> set[str] | None:
 
 
 def _reason(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line of what a library says, in which names out of the file may stand."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    return shortened("".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line))
 
 
 def _places(schema: pa.Schema, only: Collection[str] | None, within: Collection[str] | None) -> list[int]:
@@ -135,5 +138,7 @@ def _values(column: pa.Array, name: str, unread: dict[int, str]) -> list[Any]:
                 found.append(scalar.as_py())
             except _NO_VALUE as error:
                 found.append(None)
-                unread[place] = f"a value in column {name!r} that cannot be read ({column.type}: {_reason(error)})"
+                unread[place] = (
+                    f"a value in column {name!r} that cannot be read ({shown(str(column.type))}: {_reason(error)})"
+                )
         return found

@@ -15,7 +15,7 @@ from unmask.files import read_object
 from unmask.recipe.recipe import load_recipe
 from unmask.shards.manifest import MANIFEST, load_manifest
 from unmask.text.sources import find_sources
-from unmask.values import MOST_LEVELS, parse_json, parse_toml, shortened, shown, whole_number
+from unmask.values import MOST_LEVELS, listed, parse_json, parse_toml, shortened, shown, whole_number
 
 
 def test_values_are_read_as_the_standard_library_reads_them() -> None:
@@ -87,6 +87,9 @@ def test_keys_of_thousands_of_parts(tmp_path: Path) -> None:
         SettingsError, match=r"settings model\.a\.a.*\.\.\.: a key of 5,001 parts, which no setting has"
     ):
         load_recipe(overrides=("model" + ".a" * 5000 + "=1",))
+    recipe.write_text("#" * (1 << 20) + "\n")
+    with pytest.raises(SettingsError, match=r"r\.toml: 1,048,577 bytes, but a recipe has at most 1,048,576"):
+        load_recipe(str(recipe))
     recipe.write_text("x = [" + '"a.b.c", ' * 2000 + "]\ny = [" + "1.5, " * 2000 + "]")
     with pytest.raises(SettingsError, match="training: field required"):
         load_recipe(str(recipe))
@@ -117,5 +120,8 @@ def test_errors_show_a_part_of_what_is_long() -> None:
         deep = [deep]
     for value in ("x" * 10**6, ["x" * 100] * 1000, 10**6000, deep, {"a": deep}):
         assert len(shown(value)) < 500
+    assert listed(["a", "b" * 100]) == f"a, {'b' * 30}...{'b' * 30}"
+    assert listed(map(str, range(50)), 2) == "0, 1 and 48 more"
+    assert listed([]) == "none"
     assert shortened("ab", 2) == "ab"
     assert shortened("abcdef", 4) == "ab...ef"

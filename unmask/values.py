@@ -11,6 +11,7 @@ import json
 import re
 import reprlib
 import tomllib
+from collections.abc import Iterable
 from json import JSONDecodeError
 from typing import Any
 
@@ -119,6 +120,13 @@ _SHOWN = _Shown()
 def shortened(text: str, most: int = 200) -> str:
     """A text of many words for an error: cut in the middle where it is long."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+def listed(names: Iterable[str], most: int = 40) -> str:
+    """Names of columns for an error: the first ones, each cut where it is long, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return (", ".join(shortened(name, 60) for name in found[:most]) or "none") + more
 
 
 def shown(value: object) -> str:

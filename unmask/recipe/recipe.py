@@ -48,6 +48,7 @@ class StartSettings(Settings):
 
 
 DEFAULT = "tiny"
+_MOST_BYTES = 1 << 20  # of a recipe
 CONTINUING = "continue"  # where a checkpoint is given and no recipe
 _OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
@@ -190,6 +191,8 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
     if path.suffix == ".toml":
         if not path.is_file():
             raise SettingsError(f"{path}: no such recipe file")
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise SettingsError(f"{path}: {size:,} bytes, but a recipe has at most {_MOST_BYTES:,}; give a recipe")
         try:
             text, where = path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:

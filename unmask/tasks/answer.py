@@ -38,7 +38,7 @@ from unmask.text.json_rows import json_form, rows_of_field
 from unmask.text.reading import BadInput, bare_suffix
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
-from unmask.values import shown
+from unmask.values import listed, shown
 
 BEGIN, END = "begin", "end"
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -149,7 +149,7 @@ class AnswerTask(Task):
                 if not isinstance(row.get(name), wanted):
                     raise CorpusError(
                         f"{where} has no {name!r} that is a {'table' if wanted is dict else 'text'}; columns are "
-                        f"{', '.join(row)}"
+                        f"{listed(row)}"
                     )
             answers = _checked(_given(row["answers"], where), row["context"], where) if with_labels else None
             id_ = _id(row.get("id"), number, where)
@@ -435,7 +435,7 @@ def _given(answers: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]:
     texts, begins = answers.get("text"), answers.get("answer_start")
     if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
         raise CorpusError(
-            f"{where} has answers with {', '.join(answers) or 'nothing'}; expected are text and answer_start, two "
+            f"{where} has answers with {listed(answers)}; expected are text and answer_start, two "
             "lists of the same length (both empty where there is no answer)"
         )
     return list(zip(texts, begins, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import RunError, WriteError
+from unmask.values import parse_json
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def read_object(path: Path, way_out: str) -> dict[str, Any]:
         RunError: It is not there, no JSON, or no object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:

@@ -328,8 +328,11 @@ def test_questions(tmp_path: Path) -> None:
             write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]),
             "row 1 has no 'context' that is a text; columns are qu",
         ),
-        (written(tmp_path / "d.json", "{"), "not JSON"),
-        (written(tmp_path / "g.json", '{"data": ' + "[" * 5000), "g.json: not JSON: maximum recursion depth"),
+        (written(tmp_path / "d.json", "{"), "d.json: the file ends too early, in line 1"),
+        (
+            written(tmp_path / "g.json", '{"data": ' + "[" * 5000),
+            r"g.json: row 1 \(line 1\) is JSON that is nested too deep",
+        ),
         (written(tmp_path / "e.json", '{"data": 1}'), "not in SQuAD's form"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
         (tmp_path / "none.json", "no such file"),

@@ -70,7 +70,10 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
         (AGREEMENT + '["a", "b"]\n', "line 2: not in BLiMP's format; a pair is a JSON object with the texts"),
         (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2: not in BLiMP's format"),
         ("[" + AGREEMENT + ", {}]", "x.jsonl: pair 2: not in BLiMP's format"),
-        ("[" * 5000, "x.jsonl is JSON that is nested too deep to be read; minimal pairs are a JSON object a line"),
+        (
+            "[" * 5000,
+            "x.jsonl: pair 1 is JSON that is nested too deep to be read; minimal pairs are a JSON object a line",
+        ),
         ('{"n": ' + "1" * 5000 + "}", "line 1 holds a whole number of too many digits"),
         (line("a", " "), "line 1: not in BLiMP's format"),
         ("\n", "there are no minimal pairs in it; expected lines like"),
@@ -89,7 +92,7 @@ def test_paths_that_are_no_pairs(tmp_path: Path) -> None:
         read_pairs(tmp_path)
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
     with pytest.raises(
-        CorpusError, match=r"not a readable tar archive \(file could not be opened success.+[^:]\)"
+        CorpusError, match=r"not a readable tar archive, or a cut-off one \(file could not be opened success.+[^:]\)"
     ) as caught:
         read_pairs(tmp_path / "x.tar.gz")
     assert len(str(caught.value).splitlines()) == 1

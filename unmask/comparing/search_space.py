@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 import tomli_w
 
 from unmask.errors import SettingsError
+from unmask.recipe.overrides import toml_value
 from unmask.recipe.recipe import Recipe
+from unmask.values import shortened
 
 LOG_FROM = 4.0  # a range whose ends are that many times apart is searched by factors, not by sums
 
@@ -77,11 +78,13 @@ def read_dimension(text: str) -> Dimension:
         raise _malformed(text)
     low, dots, high = values.partition("..")
     if not dots:
-        choice = tuple(_value(part.strip()) for part in values.split(","))
+        choice = tuple(_value(text, part) for part in values.split(","))
+        if any(isinstance(each, list | dict) for each in choice):
+            raise _malformed(text)
         if len(choice) < 2 or len(set(choice)) < len(choice):
             raise _malformed(text)
         return DimensionChoice(key, choice)
-    ends = _value(low.strip()), _value(high.strip())
+    ends = _value(text, low), _value(text, high)
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise _malformed(text)
     if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
@@ -92,16 +95,16 @@ def read_dimension(text: str) -> Dimension:
 
 def _malformed(text: str) -> SettingsError:
     return SettingsError(
-        f"--search {text}: expected KEY=LOW..HIGH or KEY=A,B,..., for example training.learning_rate=0.001..0.02 or "
-        "model.num_layers=2,4,6"
+        f"--search {shortened(text)}: expected KEY=LOW..HIGH or KEY=A,B,..., for example "
+        "training.learning_rate=0.001..0.02 or model.num_layers=2,4,6"
     )
 
 
-def _value(text: str) -> Any:
+def _value(text: str, part: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        return toml_value(part.strip())
+    except ValueError as error:
+        raise SettingsError(f"--search {shortened(text)}: a value cannot be read: {error}") from error
 
 
 def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:

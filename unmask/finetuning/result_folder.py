@@ -21,6 +21,7 @@ from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.folders.card_head import CardSettings, with_named
+from unmask.values import parse_json
 
 # What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
 # content is the same.
@@ -67,7 +68,7 @@ class ResultFolder:
         begun = self._begun()
         try:
             lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
-            finished = [FinishedRun(**json.loads(line)) for line in lines]
+            finished = [FinishedRun(**parse_json(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
@@ -92,7 +93,7 @@ class ResultFolder:
 
     def _begun(self) -> dict[str, Any]:
         try:
-            begun: dict[str, Any] = json.loads(self.settings.read_text(encoding="utf-8"))
+            begun: dict[str, Any] = parse_json(self.settings.read_text(encoding="utf-8"))
         except ValueError as error:
             raise self._damaged(error) from error
         return begun

@@ -13,11 +13,13 @@ Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs f
 
 from __future__ import annotations
 
-import io
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -30,12 +32,18 @@ from unmask.measuring.pseudo_likelihood import Form, pseudo_log_likelihoods
 from unmask.measuring.uncertainty import FEW, ratio_over_draws, wilson
 from unmask.progress import Notify, ignore
 from unmask.runner import Predictor
+from unmask.text.json_cursor import EndsEarlyError, JsonCursor, told
 from unmask.text.json_rows import parsed_line
-from unmask.text.reading import bare_suffix, broken_character, open_bytes
+from unmask.text.reading import BadInput, bare_suffix, broken_character, decoded, line_parts, open_bytes, pieces_of
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.values import shown
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
+_NO_PAIRS = (".zip", ".7z", ".rar", ".tar.zst")
+_MOST_PAIRS = 1_000_000  # BLiMP has 67,000
+_MOST_CHARS = 1 << 28  # of all of them
+_SHAPE = "minimal pairs are a JSON object a line, or an array"
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,22 @@ def read_pairs(path: Path) -> list[Pair]:
         path: A file of JSON lines or of an array (also compressed), a folder of such, or a tar archive of such.
 
     Raises:
-        CorpusError: There is no such file, no pair in it, or a line is not in BLiMP's format; with file and line.
+        CorpusError: There is no such file, no pair in it, a line is not in BLiMP's format or longer than a million
+            characters, or there are more than a million pairs or 256 million characters; with file and line.
     """
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
-    pairs = [pair for name, file in _files(path) for pair in _pairs_of(name, file)]
+    if path.is_file() and path.name.lower().endswith(_NO_PAIRS):
+        raise CorpusError(f"{path}: this kind of archive is not read; unpack it, and give the folder")
+    pairs: list[Pair] = []
+    num_chars = 0
+    for pair in _in_archive(path) if path.name.lower().endswith(_TARS) and not path.is_dir() else _in_files(path):
+        pairs.append(pair)
+        num_chars += len(pair.good) + len(pair.bad) + len(pair.paradigm) + len(pair.phenomenon)
+        if len(pairs) > _MOST_PAIRS or num_chars > _MOST_CHARS:
+            raise CorpusError(
+                f"{path}: more than {_MOST_PAIRS:,} minimal pairs, or {_MOST_CHARS:,} characters of them; give fewer"
+            )
     if not pairs:
         raise CorpusError(
             f"{path}: there are no minimal pairs in it; expected lines like "
@@ -76,34 +95,37 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
-def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files in their order by name, one open at a time."""
+def _in_files(path: Path) -> Iterator[Pair]:
+    """The pairs of a file, or of those in a folder in their order by name."""
+    files = [path]
     if path.is_dir():
-        for file in sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES):
-            with open_bytes(file) as content:
-                yield str(file), content
-    elif path.name.lower().endswith(_TARS):
-        yield from _members(path)
-    else:
-        with open_bytes(path) as content:
-            yield str(path), content
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
+    for each in files:
+        with open_bytes(each) as content:
+            yield from _pairs_of(str(each), content)
 
 
-def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of an archive, which is read in one go and never unpacked to the disk."""
-    found = []
+def _in_archive(path: Path) -> Iterator[Pair]:
+    """The pairs of an archive, file by file in their order by name. It is read in one go and never unpacked."""
+    found: list[tuple[str, list[Pair]]] = []
     try:
         with tarfile.open(path) as archive:
             for member in archive:
+                if member.size < 0:  # behind which Python's own reader would go round in a circle
+                    raise tarfile.ReadError("a file of negative size")
                 hidden = Path(member.name).name.startswith("._")  # what macOS puts beside files
                 if member.isfile() and not hidden and bare_suffix(Path(member.name)) in _LINES:
                     content = archive.extractfile(member)
                     assert content is not None, "a file has content"
-                    found.append((f"{path}:{member.name}", content.read()))
-    except (tarfile.TarError, EOFError, OSError) as error:
+                    name = f"{path}:{member.name}"
+                    found.append((name, list(_pairs_of(name, content))))
+    except CorpusError:  # of a file in it
+        raise
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
-        raise CorpusError(f"{path}: not a readable tar archive ({reason})") from error
-    yield from ((name, io.BytesIO(data)) for name, data in sorted(found))
+        raise CorpusError(f"{path}: not a readable tar archive, or a cut-off one ({reason})") from error
+    for _, pairs in sorted(found, key=lambda each: each[0]):
+        yield from pairs
 
 
 def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
@@ -115,25 +137,67 @@ def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
             raise CorpusError(
                 f"{where}: not in BLiMP's format; a pair is a JSON object with the texts sentence_good and sentence_bad"
             )
-        if broken := broken_character(good + bad):
-            raise CorpusError(f"{where}: a sentence holds {broken}, which is no character; take the pair out")
-        paradigm = str(entry.get("UID") or own_name)
-        yield Pair(good, bad, paradigm, str(entry.get("linguistics_term") or paradigm), where)
+        paradigm = _called(entry, "UID", where) or own_name
+        phenomenon = _called(entry, "linguistics_term", where) or paradigm
+        if broken := broken_character(good + bad + paradigm + phenomenon):
+            raise CorpusError(f"{where}: a sentence or a name holds {broken}, which is no character; take the pair out")
+        yield Pair(good, bad, paradigm, phenomenon, where)
+
+
+def _called(entry: dict[str, Any], key: str, where: str) -> str:
+    """A name of the pair; empty where it has none."""
+    value = entry.get(key)
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool | list | dict):
+        raise CorpusError(f"{where}: {key} is {shown(value)}, not a text")
+    return str(value)
 
 
 def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
     """What stands in each line, or in the array that the file is, and where."""
-    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-    for place, (number, line) in enumerate(lines):
-        whole = place == 0 and line.lstrip().startswith(b"[")
-        where = name if whole else f"{name}: line {number}"
+    chunks = decoded(pieces_of(file), name, BadInput(skip=False, way_out=None))
+    begin, first = 1, ""
+    for first in chunks:
+        if first.strip():
+            break
+        begin += first.count("\n")
+    if first.lstrip().startswith("["):
+        yield from _elements(name, JsonCursor(name, chain([first], chunks), way_out=f"{_SHAPE} of such"))
+        return
+    for number, part in enumerate(line_parts(chain([first], chunks)), begin):
+        where = f"{name}: line {number}"
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{where} is longer than a million characters; {_SHAPE}")
+        if part.text.strip():
+            try:
+                yield where, parsed_line(part.text)
+            except ValueError as error:
+                raise CorpusError(f"{where} {error}; {_SHAPE}") from error
+
+
+def _elements(name: str, text: JsonCursor) -> Iterator[tuple[str, Any]]:
+    """The elements of an array, one at a time."""
+    text.take("[")
+    number, is_over = 0, text.take("]")
+    while not is_over:
+        number += 1
+        where = f"{name}: pair {number}"
+        text.peek()
         try:
-            entry = parsed_line((line + file.read() if whole else line).decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as error:
-            raise CorpusError(f"{where}: not UTF-8 ({error})") from error
-        except ValueError as error:
-            raise CorpusError(f"{where} {error}; minimal pairs are a JSON object a line, or an array") from error
-        yield from ((f"{name}: pair {n}", each) for n, each in enumerate(entry, 1)) if whole else [(where, entry)]
+            value = text.value()
+        except EndsEarlyError as error:
+            raise CorpusError(f"{where} has no end: the file is cut off") from error
+        except CorpusError:  # of the file: it is a ValueError, too
+            raise
+        except (ValueError, RecursionError) as error:
+            raise CorpusError(f"{where} {told(error)}; {_SHAPE}") from error
+        yield where, value
+        is_over = text.take("]")
+        if not is_over and not text.take(","):
+            raise CorpusError(f"{where} is followed by {text.excerpt!r}, not by a comma; {_SHAPE}")
+    if text.peek():
+        raise CorpusError(f"{name}: {text.excerpt!r} follows what was the whole of it; {_SHAPE}")
 
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change

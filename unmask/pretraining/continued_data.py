@@ -34,6 +34,7 @@ from unmask.text.settings import CorpusSettings
 from unmask.text.sources import find_sources
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.values import parse_json
 
 _WHAT = "old.json"
 
@@ -105,7 +106,7 @@ def _of_run(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[s
         return f"the old text is not known: {way_out}", []
     root = run.data
     if not (root / MANIFEST).is_file() and run.sources.is_file():
-        root = Path(json.loads(run.sources.read_text(encoding="utf-8"))[0])  # a prepared folder, if any
+        root = _first_source(run)  # a prepared folder, if any
     if not (root / MANIFEST).is_file():
         return f"the data of {run.root} is not there any more: {way_out}", []
     manifest = load_manifest(root)
@@ -121,6 +122,20 @@ def _of_run(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[s
     if {source.path.resolve() for source in corpus.all_sources()} != known:
         return changed, []  # a folder may hold more by now
     return f"old text: what {root} holds out, read again", _write(corpus, tokenizer, out, held_only=True)
+
+
+def _first_source(run: RunFolder) -> Path:
+    """What the run of a checkpoint was made from, the first of it.
+
+    Raises:
+        RunError: The file that says it is damaged.
+    """
+    try:
+        return Path(parse_json(run.sources.read_text(encoding="utf-8"))[0])
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise RunError(
+            f"{run.sources}: damaged ({error!r}); mend it, or name the text of the old domain with --old-data"
+        ) from error
 
 
 def _is_unchanged(manifest: Manifest) -> bool:

@@ -24,7 +24,6 @@ A run is about its recipe and its sources, written into the folder when it begin
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -42,6 +41,7 @@ from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
 from unmask.settings import validated
 from unmask.text.given import GIVEN, InMemory, Named, keep_given
 from unmask.text.pipes import PIPES, STDIN_FILE, is_stream
+from unmask.values import parse_json, parse_toml
 
 START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
 
@@ -99,7 +99,7 @@ def packaged_corpus() -> Path:
 def masks_by_tokens(folder: RunFolder) -> bool:
     """Whether a run was begun before `masking.budget` was a setting: its masks fill a budget of tokens."""
     try:
-        return "budget" not in tomllib.loads(folder.recipe.read_text(encoding="utf-8")).get("masking", {})
+        return "budget" not in parse_toml(folder.recipe.read_text(encoding="utf-8")).get("masking", {})
     except (OSError, ValueError):
         return False  # whoever loads the recipe says what is wrong with it
 
@@ -160,7 +160,7 @@ def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Noti
 
 def _kept_sources(folder: RunFolder) -> list[str]:
     try:
-        kept = json.loads(folder.sources.read_text(encoding="utf-8"))
+        kept = parse_json(folder.sources.read_text(encoding="utf-8"))
         if not isinstance(kept, list) or not all(isinstance(path, str) for path in kept):
             raise ValueError("it is no list of paths")
     except (OSError, ValueError) as error:

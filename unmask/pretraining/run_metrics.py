@@ -16,6 +16,7 @@ from typing import Any
 from unmask.files import write_atomically, writing
 from unmask.measuring.held_out import HeldOut
 from unmask.training.loop import StepReport
+from unmask.values import parse_json
 
 
 class Arrivals:
@@ -153,7 +154,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines = []
     for text in path.read_bytes().splitlines():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
         except ValueError:  # no JSON, or no UTF-8
             break
         if not isinstance(line, dict) or "step" not in line:

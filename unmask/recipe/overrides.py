@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from tomllib import TOMLDecodeError
 from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.tokenizer.settings import TokenizerSettings
+from unmask.values import parse_toml, shown
 
 Overrides = Sequence[str] | Mapping[str, Any]
 
@@ -40,6 +41,8 @@ def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _toml(key: str, value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise SettingsError(f"settings: {key} is a whole number of more than {_MOST_BITS} bits, which no recipe holds")
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, str | PurePath):
@@ -48,7 +51,11 @@ def _toml(key: str, value: Any) -> str:
         return f"[{', '.join(_toml(key, each) for each in value)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
-    raise SettingsError(f"settings: {key} = {value!r} is {type(value).__name__}, which no recipe holds")
+    raise SettingsError(f"settings: {key} = {shown(value)} is {type(value).__name__}, which no recipe holds")
+
+
+_MOST_BITS = 64  # as TOML promises
+_MOST_PARTS = 20  # of a key, which no setting has
 
 
 # Setting one of these replaces what excludes it.
@@ -88,7 +95,13 @@ def _apply(values: dict[str, Any], override: str) -> None:
     key = key.strip()
     if not sign or "." not in key:
         raise SettingsError(f"--set {override}: expected section.key=value, for example training.learning_rate=0.003")
-    set_value(values, key, _parse(text.strip()))
+    if key.count(".") >= _MOST_PARTS:
+        raise SettingsError(f"--set {key[:40]}...: a key of {key.count('.') + 1:,} parts, which no setting has")
+    try:
+        value = _parse(text.strip())
+    except ValueError as error:
+        raise SettingsError(f"--set {key}: the value cannot be read: {error}") from error
+    set_value(values, key, value)
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
@@ -106,7 +119,7 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     for depth, part in enumerate(path):
         inner = table.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {inner!r}, which has no keys")
+            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
         table = inner
     if name == "kind" and table.get("kind", value) != value:
         table.clear()
@@ -120,9 +133,16 @@ def _remove(values: dict[str, Any], key: str) -> None:
 
 
 def _parse(text: str) -> Any:
-    if text == "none":
-        return None
+    return None if text == "none" else toml_value(text)
+
+
+def toml_value(text: str) -> Any:
+    """A value in TOML's notation; what is none is taken as a string.
+
+    Raises:
+        ValueError: It is TOML that nobody holds: nested too deep, or a number of too many digits; the text says which.
+    """
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except TOMLDecodeError:
         return text

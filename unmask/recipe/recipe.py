@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -26,6 +25,7 @@ from unmask.settings import Settings, validated
 from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.training.settings import CheckpointSettings, ObjectivesSettings, TrainingSettings
+from unmask.values import parse_toml
 
 
 class StartSettings(Settings):
@@ -50,6 +50,7 @@ class StartSettings(Settings):
 
 
 DEFAULT = "tiny"
+_MOST_BYTES = 1 << 20  # of a recipe
 CONTINUING = "continue"  # where a checkpoint is given and no recipe
 _OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
@@ -200,6 +201,8 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
     if path.suffix == ".toml":
         if not path.is_file():
             raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise SettingsError(f"{path}: {size:,} bytes, but a recipe has at most {_MOST_BYTES:,}; give a recipe")
         try:
             text, where = path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
@@ -216,8 +219,8 @@ def _read(source: str) -> tuple[dict[str, Any], str]:
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
-        return tomllib.loads(text), where
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text), where
+    except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
 
 

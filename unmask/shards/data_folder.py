@@ -35,6 +35,7 @@ from unmask.text.given import GIVEN
 from unmask.text.pipes import PIPES, STDIN_FILE
 from unmask.text.sources import Source
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.values import parse_json
 
 UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
 # Written into the tokenizer that stands beside the data; a model writes its own length.
@@ -102,7 +103,7 @@ class DataFolder:
     def unfinished(self) -> Unfinished | None:
         """What an earlier try was making; None where there was none or its file cannot be read."""
         try:
-            return Unfinished(**json.loads(self._unfinished.read_text(encoding="utf-8")))
+            return Unfinished(**parse_json(self._unfinished.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 

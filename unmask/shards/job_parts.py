@@ -12,6 +12,7 @@ from pathlib import Path
 
 from unmask.files import file_sha256, write_atomically
 from unmask.shards.store import ShardFile
+from unmask.values import parse_json
 
 PARTS = "parts"
 
@@ -98,7 +99,7 @@ def part_file(root: Path, number: int) -> Path:
 def load_part(root: Path, number: int) -> JobPart | None:
     """Reads a part; None where there is none, or none that this version can read (it is then made anew)."""
     try:
-        content = json.loads(part_file(root, number).read_text(encoding="utf-8"))
+        content = parse_json(part_file(root, number).read_text(encoding="utf-8"))
         for name in ("train", "validation"):
             split = content[name]
             split["shard"] = None if split["shard"] is None else ShardFile(**split["shard"])

@@ -20,6 +20,7 @@ from unmask.hashing import longer, mix
 from unmask.settings import Settings
 from unmask.shards.token_words import hashes_of_words
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.values import parse_json
 
 MOST_WORDS = 5
 LARGEST_SIZE = 800_000
@@ -142,7 +143,7 @@ def load_lexicon(path: Path) -> Lexicon:
         raise DataError(f"{path}: there is no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {})[_FACTS])
+            facts = parse_json((file.metadata() or {})[_FACTS])
             if facts.pop("format") != _FORMAT:
                 raise KeyError("format")
             version = facts.pop("version")

@@ -13,6 +13,7 @@ from unmask.errors import DataError
 from unmask.files import file_sha256, write_atomically
 from unmask.shards.store import ShardFile
 from unmask.text.near_duplicates import NearDuplicates, from_plain
+from unmask.values import parse_json
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -111,7 +112,7 @@ def load_manifest(root: Path) -> Manifest:
     if not file.is_file():
         raise DataError(f"{root}: there is no {MANIFEST}; make the folder with `unmask prepare`")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
         if content.pop("version") != VERSION:
             raise DataError(f"{file}: made by another version of unmask; prepare the data again")
         fingerprint = content.pop("fingerprint")

@@ -9,7 +9,6 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
@@ -32,13 +31,15 @@ from unmask.masking.masker import MaskedRows
 from unmask.network.loss import Losses, losses_of, predicted_positions
 from unmask.rows.rows import Rows
 from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
+from unmask.tasks.labelled_files import Gathered
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
 from unmask.tasks.text_tasks import tokens_of
-from unmask.text.json_rows import json_form
-from unmask.text.reading import bare_suffix, open_bytes
+from unmask.text.json_rows import json_form, rows_of_field
+from unmask.text.reading import BadInput, bare_suffix
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
+from unmask.values import listed, shown
 
 BEGIN, END = "begin", "end"
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -128,6 +129,11 @@ class AnswerTask(Task):
         return read_squad(path, with_answers=with_labels)
 
     @classmethod
+    def own_columns(cls, *, with_labels: bool) -> Sequence[str]:
+        """See `Task`."""
+        return ("id", "question", "context", *(["answers"] if with_labels else []))
+
+    @classmethod
     def of_rows(
         cls,
         path: Path,
@@ -146,10 +152,10 @@ class AnswerTask(Task):
                 if not isinstance(row.get(name), wanted):
                     raise CorpusError(
                         f"{where} has no {name!r} that is a {'table' if wanted is dict else 'text'}; columns are "
-                        f"{', '.join(row)}"
+                        f"{listed(row)}"
                     )
             answers = _checked(_given(row["answers"], where), row["context"], where) if with_labels else None
-            id_ = str(row.get("id", number))
+            id_ = _id(row.get("id"), number, where)
             records.append(QuestionRecord(number, id_, row["question"], row["context"], answers))
         return records
 
@@ -361,59 +367,92 @@ def answer_f1(right: str, predicted: str) -> float:
     return 2.0 * shared / (len(first) + len(second))
 
 
+_SHAPE = "expected data > paragraphs > context and qas > question, id, answers > text, answer_start"
+
+
 def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
-    """The questions of a file in SQuAD's form, of version 1 or 2.
+    """The questions of a file in SQuAD's form, of version 1 or 2, read article by article.
 
     Raises:
-        CorpusError: The file is missing, no JSON, or of another form; or an answer does not stand where it is said to.
+        CorpusError: The file is missing, no JSON, or of another form; or an answer does not stand where it is said to;
+            or an article is longer than 64 million characters, or there are too many questions.
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
     if not path.is_file():
         raise CorpusError(f"{path}: {absence(path)}")
-    with open_bytes(path) as file:
-        try:
-            content = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{path}: not JSON: {error}") from error
     found: list[QuestionRecord] = []
-    try:
-        for article in content["data"]:
-            for paragraph in article["paragraphs"]:
-                for entry in paragraph["qas"]:
-                    number = len(found) + 1
-                    context, question = paragraph["context"], entry["question"]
-                    id_ = str(entry.get("id", number))
-                    answers = None
-                    if with_answers:
-                        missing = entry.get("is_impossible", False)
-                        given = [] if missing else [(a["text"], a["answer_start"]) for a in entry["answers"]]
-                        answers = _checked(given, context, f"{path}: question {id_!r}")
-                    found.append(QuestionRecord(number, id_, question, context, answers))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorpusError(
-            f"{path}: not in SQuAD's form: question {len(found) + 1} lacks {error}; expected data > paragraphs > "
-            "context and qas > question, id, answers > text, answer_start"
-        ) from error
+    gathered, number = Gathered(path), 0
+    for number, article in rows_of_field(path, "data", BadInput(skip=False, way_out=None), way_out="cut the article"):
+        where = f"{path}: not in SQuAD's form: article {number}"
+        for paragraph in _part(article, "paragraphs", list, where):
+            where = f"{path}: not in SQuAD's form: question {len(found) + 1}"
+            context = _part(paragraph, "context", str, where)
+            gathered.add(len(context), examples=0)
+            for entry in _part(paragraph, "qas", list, where):
+                found.append(_question(path, len(found) + 1, context, entry, with_answers=with_answers))
+                gathered.add(len(found[-1].question))
+    if not number:
+        raise CorpusError(f"{path}: there is no example in this file; not in SQuAD's form: {_SHAPE}")
     return found
 
 
-def _given(answers: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
+def _question(path: Path, number: int, context: str, entry: Any, *, with_answers: bool) -> QuestionRecord:
+    where = f"{path}: not in SQuAD's form: question {number}"
+    question = _part(entry, "question", str, where)
+    id_ = _id(entry.get("id"), number, where)
+    if not with_answers:
+        return QuestionRecord(number, id_, question, context)
+    given: list[tuple[Any, Any]] = []
+    if not ("is_impossible" in entry and _part(entry, "is_impossible", bool, where)):
+        answers = _part(entry, "answers", list, where)
+        given = [(_part(each, "text", str, where), _part(each, "answer_start", int, where)) for each in answers]
+    return QuestionRecord(number, id_, question, context, _checked(given, context, f"{path}: question {shown(id_)}"))
+
+
+_KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
+
+
+def _part(holder: Any, name: str, kind: type, where: str) -> Any:
+    """A field of an object, of the kind that it must be."""
+    if not isinstance(holder, dict):
+        raise CorpusError(f"{where}: {shown(holder)} where an object with {name!r} is; {_SHAPE}")
+    if name not in holder:
+        raise CorpusError(f"{where} lacks {name!r}; {_SHAPE}")
+    value = holder[name]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise CorpusError(f"{where} has {shown(value)} as {name!r}, which is not {_KINDS[kind]}; {_SHAPE}")
+    return value
+
+
+def _id(value: Any, number: int, where: str) -> str:
+    """What a question is called; its number where it has no name."""
+    if value is None:
+        return str(number)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise CorpusError(f"{where} has {shown(value)} as 'id', which is neither a text nor a number")
+    return str(value)
+
+
+def _given(answers: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]:
     texts, begins = answers.get("text"), answers.get("answer_start")
     if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
         raise CorpusError(
-            f"{where} has answers with {', '.join(answers) or 'nothing'}; expected are text and answer_start, two "
+            f"{where} has answers with {listed(answers)}; expected are text and answer_start, two "
             "lists of the same length (both empty where there is no answer)"
         )
     return list(zip(texts, begins, strict=True))
 
 
-def _checked(given: Sequence[tuple[str, int]], context: str, where: str) -> tuple[GivenAnswer, ...]:
+def _checked(given: Sequence[tuple[Any, Any]], context: str, where: str) -> tuple[GivenAnswer, ...]:
     for text, begin in given:
-        if not isinstance(text, str) or not isinstance(begin, int):
-            raise CorpusError(f"{where}: the answer {text!r} at {begin!r} is no text with the number of a character")
+        if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
+            raise CorpusError(
+                f"{where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
+            )
         if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
             raise CorpusError(
-                f"{where}: the answer {text!r} does not stand at character {begin}, but {context[begin : begin + 20]!r}"
+                f"{where}: the answer {shown(text)} does not stand at character {shown(begin)}, but "
+                f"{context[begin : begin + 20]!r}"
             )
     return tuple(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())) for text, begin in given)

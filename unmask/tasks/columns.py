@@ -12,6 +12,7 @@ from unmask.errors import CorpusError
 from unmask.tasks.settings import Columns
 from unmask.text.table_rows import TEXT_NAMES
 from unmask.text.text_columns import names_in, paths_in
+from unmask.values import listed
 
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -93,7 +94,7 @@ def find_columns(
     needed = [("text", text), *([("second", second)] * (usual.pairs == "always")), *([("label", label)] * with_label)]
     if missing := [option for option, name in needed if name is None]:
         raise CorpusError(
-            f"{path}: the column for --{missing[0]} is not found among {', '.join(names)}; name it with "
+            f"{path}: the column for --{missing[0]} is not found among {listed(names)}; name it with "
             f"--{missing[0]} COLUMN"
         )
     return Columns(text=text, second=second, label=label if with_label else None)

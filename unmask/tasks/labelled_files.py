@@ -24,9 +24,38 @@ from unmask.text.sources import Source, find_sources, find_split
 from unmask.text.table_rows import LOOK_ROWS, rows_of
 from unmask.text.tables import class_name, class_names
 from unmask.text.text_columns import has_column, value_or_none
+from unmask.values import shown
 
 Part = Literal["train", "validation"]
 _MISSING = {"nan", "null", "none", "n/a", "na"}
+MOST_EXAMPLES = 5_000_000
+MOST_CHARS = 1 << 31
+
+
+class Gathered:
+    """What is held of a labelled file, all of which is in memory: so much, and no more.
+
+    Args:
+        path: The file, for errors.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._examples = self._chars = 0
+
+    def add(self, num_chars: int, *, examples: int = 1) -> None:
+        """Counts an example of so many characters, or characters that several examples share.
+
+        Raises:
+            CorpusError: There are more than five million, or more than two thousand million characters.
+        """
+        self._examples += examples
+        self._chars += num_chars
+        if self._examples > MOST_EXAMPLES or self._chars > MOST_CHARS:
+            raise CorpusError(
+                f"{self._path}: more than {MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters, all of which would "
+                "be held in memory; give a part of the file"
+            )
 
 
 @dataclass(frozen=True)
@@ -127,8 +156,14 @@ def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_label
         raise CorpusError(
             f"{source.path}: a {source.path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet"
         )
-    lines = enumerate(read_lines(source.path, bad), 1)
-    return [task.of_line(number, part.text) for number, part in lines if part.text.strip()]
+    gathered, records = Gathered(source.path), []
+    for number, part in enumerate(read_lines(source.path, bad), 1):
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{source.path}: line {number} is longer than a million characters; cut it")
+        if part.text.strip():
+            gathered.add(len(part.text))
+            records.append(task.of_line(number, part.text))
+    return records
 
 
 class _Table(NamedTuple):
@@ -139,13 +174,22 @@ class _Table(NamedTuple):
     others: Sequence[Source]
 
     def rows(
-        self, bad: BadInput, header: str | None, *, nested: bool, known: Iterable[str]
+        self,
+        bad: BadInput,
+        header: str | None,
+        *,
+        nested: bool,
+        known: Iterable[str],
+        only: Iterable[str] | None = None,
     ) -> Iterator[tuple[int, Row]]:
-        """Of all files, numbered on."""
+        """Of all files, numbered on; those that are read for some columns are counted."""
+        gathered, used = Gathered(self.path), None if only is None else list(only)
         begin = 0
         for source in (self.source, *self.others):
             number = 0
-            for number, row in rows_of(source, bad, header, nested=nested, known=known):
+            for number, row in rows_of(source, bad, header, nested=nested, known=known, only=used):
+                if used is not None:
+                    gathered.add(sum(_num_chars(value_or_none(row, name)) for name in used))
                 yield begin + number, row
             begin += number
 
@@ -161,18 +205,33 @@ def _read_table(
     known = KNOWN | _named(wanted) | _named(usual)
     if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
         header = name  # the first row of a delimited file names the columns
-    read = table._replace(source=source).rows(bad, header, nested=task.nested, known=asked)
     paths = {name for name in asked if "." in name}
-    rows = [(number, _with_fields(row, paths) if paths else row) for number, row in read]
-    if not rows:
+
+    def read(only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
+        rows = table._replace(source=source).rows(bad, header, nested=task.nested, known=asked, only=only)
+        return ((number, _with_fields(row, paths)) for number, row in rows) if paths else rows
+
+    look = [row for _, row in islice(read(None), LOOK_ROWS)]
+    if not look:
         return [], None
     if task.usual is None:
-        return task.of_rows(table.path, rows, wanted, None, with_labels=with_labels), None
-    look = [row for _, row in islice(rows, LOOK_ROWS)]
+        own = [name for name in task.own_columns(with_labels=with_labels) if name in look[0]]
+        return task.of_rows(table.path, read(own), wanted, None, with_labels=with_labels), None
     names = replace(task.usual, pairs="always", guessed=False) if _knows_pairs(task) else task.usual
     columns = find_columns(look, names, _filled(wanted, usual, look), table.path, with_label=with_labels)
     labels = class_names(source, columns.label)
-    return task.of_rows(table.path, rows, columns, labels, with_labels=with_labels), columns
+    used = [name for name in vars(columns).values() if name is not None]
+    return task.of_rows(table.path, read(used), columns, labels, with_labels=with_labels), columns
+
+
+def _num_chars(value: Any) -> int:
+    """What a value takes in memory, about, in characters."""
+    if isinstance(value, list):
+        return sum(_VALUE_CHARS + (len(each) if isinstance(each, str) else 0) for each in value)
+    return len(value) if isinstance(value, str) else _VALUE_CHARS
+
+
+_VALUE_CHARS = 50
 
 
 def _with_fields(row: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
@@ -220,8 +279,8 @@ def class_of(value: Any, where: str, column: str, names: Sequence[str] | None = 
     except ValueError as error:
         raise CorpusError(f"{where} has {error} in column {column!r}") from error
     if name is None or name.lower() == "nan":
-        shown = "no label" if name is None and not isinstance(value, float) else "NaN"
-        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a label, or take the row out")
+        what = "no label" if name is None and not isinstance(value, float) else "NaN"
+        raise CorpusError(f"{where} has {what} in column {column!r}; give it a label, or take the row out")
     return name
 
 
@@ -232,13 +291,13 @@ def number_of(value: Any, where: str, column: str) -> float:
         CorpusError: It is missing, not-a-number, infinite or no number.
     """
     if value is None or (isinstance(value, str) and (not value.strip() or value.strip().lower() in _MISSING)):
-        shown = "NaN" if isinstance(value, str) and value.strip().lower() == "nan" else "no number"
-        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a number, or take the row out")
+        what = "NaN" if isinstance(value, str) and value.strip().lower() == "nan" else "no number"
+        raise CorpusError(f"{where} has {what} in column {column!r}; give it a number, or take the row out")
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise CorpusError(f"{where} has {value!r} in column {column!r}, which is no number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise CorpusError(f"{where} has {shown(value)} in column {column!r}, which is no number") from None
     if not math.isfinite(number):
-        shown = "NaN" if math.isnan(number) else str(number)
-        raise CorpusError(f"{where} has {shown} in column {column!r}; give it a number, or take the row out")
+        what = "NaN" if math.isnan(number) else str(number)
+        raise CorpusError(f"{where} has {what} in column {column!r}; give it a number, or take the row out")
     return number

@@ -8,7 +8,6 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts, 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from unmask.tasks.text_tasks import Targets, TextRecord, TextTask, is_paired, wi
 from unmask.text.tables import in_order
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
+from unmask.values import parse_json
 
 SEPARATOR = ";"
 _BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
@@ -222,7 +222,7 @@ def _cell(value: Any, where: str) -> list[Any]:
         text = value.strip()
         if text.startswith("["):
             try:
-                found = json.loads(text)
+                found = parse_json(text)
             except ValueError as error:
                 raise CorpusError(f"{where} has {text[:40]!r}, which begins like a JSON list and is none") from error
             return list(found)

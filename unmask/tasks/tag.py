@@ -27,21 +27,23 @@ from unmask.tasks import class_metrics
 from unmask.tasks.classify import class_targets
 from unmask.tasks.columns import TAGS, WORDS, UsualColumns
 from unmask.tasks.examples import EncodedInput, Example, InputEncoder, first_pieces, ids_of, words_of
-from unmask.tasks.labelled_files import class_of
+from unmask.tasks.labelled_files import Gathered, class_of
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, few
 from unmask.tasks.text_tasks import TARGET, with_columns
-from unmask.text.conll import TaggedLine, read_sentences
+from unmask.text.conll import TaggedLine, read_sentences, word_number
 from unmask.text.reading import BadInput
 from unmask.text.sources import Source
 from unmask.text.tables import in_order
 from unmask.training.objectives import Objective
 from unmask.training.objectives import Targets as BatchTargets
+from unmask.values import shown, whole_number
 
 _CONLLU = {"upos": 3, "xpos": 4}
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
+_WORD_CHARS = 50  # what a word takes beside its letters
 
 
 @dataclass(frozen=True)
@@ -115,19 +117,25 @@ class Tag(Task):
             CorpusError: A line has no such column, or no tag; with file and line.
         """
         is_conllu = source.kind == "conllu"
-        if label is not None and not label.isdigit() and not (is_conllu and label in _CONLLU):
+        number = None if label is None else whole_number(label)
+        if label is not None and number is None and not (is_conllu and label in _CONLLU):
             ways = "upos, xpos or the column's number" if is_conllu else "its number"
             raise CorpusError(
-                f"{source.path}: there is no column {label!r}; a column is named by {ways}, counted from 0"
+                f"{source.path}: there is no column {shown(label)}; a column is named by {ways}, counted from 0"
             )
-        index = -1 if label is None else int(label) if label.isdigit() else _CONLLU[label]
+        index = -1 if label is None else _CONLLU[label] if number is None else number
         if is_conllu and label is None:
             index = _CONLLU["upos"]
         records = []
+        gathered = Gathered(source.path)
         for lines in read_sentences(source, bad):
-            kept = [line for line in lines or () if not is_conllu or line.cells[0].isdigit()]
+            try:
+                kept = [line for line in lines or () if not is_conllu or word_number(line) is not None]
+            except ValueError as error:
+                raise CorpusError(f"{source.path}: line {error}") from error
             if not kept:
                 continue
+            gathered.add(sum(_WORD_CHARS + len(line.cells[0]) for line in kept))
             words = tuple(_cell(source.path, line, 1 if is_conllu else 0) for line in kept)
             tags = tuple(_tag(source.path, line, index) for line in kept) if with_labels else None
             records.append(WordsRecord(kept[0].number, words, tags))
@@ -154,7 +162,7 @@ class Tag(Task):
             where = f"{path}: row {number}"
             words = _list(row, columns.text, where)
             if not all(isinstance(word, str) for word in words):
-                raise CorpusError(f"{where} has {words!r} in column {columns.text!r}, not a list of words")
+                raise CorpusError(f"{where} has {shown(words)} in column {columns.text!r}, not a list of words")
             if not words:
                 raise CorpusError(f"{where} has no words in column {columns.text!r}")
             tags = None

@@ -123,6 +123,11 @@ class Task(Protocol):
         raise AssertionError(f"{cls.kind} has no lines")
 
     @classmethod
+    def own_columns(cls, *, with_labels: bool) -> Sequence[str]:
+        """The columns that rows are read for, where these are always the same ones (`usual` is None)."""
+        return ()
+
+    @classmethod
     def of_rows(
         cls,
         path: Path,

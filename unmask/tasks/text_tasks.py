@@ -25,6 +25,7 @@ from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns
 from unmask.tasks.task import Labelled, Record, Task
 from unmask.text.text_columns import text_in
+from unmask.values import listed
 
 TARGET = "target"
 _FIRST = np.zeros(1, dtype=np.int64)
@@ -108,7 +109,7 @@ class TextTask(Task, Protocol):
             record = TextRecord(number, texts[0], texts[1] if len(texts) > 1 else None)
             if columns.label is not None:
                 if columns.label not in row:
-                    raise CorpusError(f"{where} has no column {columns.label!r}, only {', '.join(row)}")
+                    raise CorpusError(f"{where} has no column {columns.label!r}, only {listed(row)}")
                 record = cls.labelled(record, row[columns.label], where, columns.label, names)
             records.append(record)
         return records
@@ -208,7 +209,7 @@ def _means(hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def _text(row: dict[str, Any], column: str, where: str) -> str:
     if column not in row:
-        raise CorpusError(f"{where} has no column {column!r}, only {', '.join(row)}")
+        raise CorpusError(f"{where} has no column {column!r}, only {listed(row)}")
     try:
         text = text_in(row[column])
     except ValueError:

@@ -22,10 +22,13 @@ from unmask.errors import CorpusError
 from unmask.text.reading import BadInput, LinePart, read_lines
 from unmask.text.sources import Source
 from unmask.text.spans import Span, Spans, closed_loop
+from unmask.values import shortened, shown, whole_number
 
 _UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
 _OF_DOCUMENTS = re.compile(r"#\s*(newdoc|newpar|\w[\w.:-]*\s*=\s)")  # `# newdoc`, `# sent_id = 3`
 DOCUMENT_END = LinePart("", True, True)
+MOST_WORDS = 100_000  # of a sentence
+_MOST_CHARS = 1 << 23
 
 
 class TaggedLine(NamedTuple):
@@ -59,6 +62,8 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
     """
     if missing := [column for column in fields or () if column not in readable_columns(source.kind)]:
         raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
+    if source.kind == "conllu":
+        _check_fields(source, fields or {})
     build = _conllu_sentence if source.kind == "conllu" else _conll_sentence
     for item in read_sentences(source, bad):
         if item is None:
@@ -73,13 +78,25 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             yield LinePart(text, True, True, None if fields is None else spans)
 
 
+def _check_fields(source: Source, fields: Mapping[str, str]) -> None:
+    """Makes sure that a CoNLL-U file has the columns that are named."""
+    for column, field in fields.items():
+        if field not in (("pos", "upos", "xpos") if column == "pos" else (column,)):
+            ways = "name upos or xpos" if column == "pos" else "leave it out"
+            raise CorpusError(
+                f"{source.path}: annotation.fields.{column} = {shown(field)} is no column of a .conllu file; {ways}"
+            )
+
+
 def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
     """Yields the lines of each sentence, and None where a document begins.
 
     Raises:
-        CorpusError: The file cannot be read, or a line is far too long.
+        CorpusError: The file cannot be read, a line is far too long, or a sentence: it has more than 100,000 words, or
+            8 million characters.
     """
     lines: list[TaggedLine] = []
+    num_chars = 0
     width: int | None = None
     for number, part in enumerate(read_lines(source.path, bad), 1):
         if not (part.starts and part.ends):
@@ -89,7 +106,7 @@ def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] |
         if not part.text.strip():
             if lines:
                 yield lines
-                lines = []
+                lines, num_chars = [], 0
         elif is_comment:
             if part.text[1:].split()[:1] == ["newdoc"]:
                 yield None
@@ -98,6 +115,12 @@ def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] |
         else:
             lines.append(TaggedLine(number, cells))
             width = width or len(cells)
+            num_chars += len(part.text)
+            if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
+                raise CorpusError(
+                    f"{source.path}: the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} "
+                    f"words, or {_MOST_CHARS:,} characters; put an empty line behind each sentence"
+                )
     if lines:
         yield lines
 
@@ -117,6 +140,19 @@ def _is_comment(line: str, cells: list[str], width: int | None) -> bool:
     return len(cells) != width if width is not None else cells[0] == "#"
 
 
+def word_number(line: TaggedLine) -> int | None:
+    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`.
+
+    Raises:
+        ValueError: It is no number; the text has the line and what stands there.
+    """
+    first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
+    numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
+    if None in numbers:
+        raise ValueError(f"{line.number}: {shown(line.cells[0])} is not the number of a word")
+    return None if sign else numbers[0]
+
+
 def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
     places, end = [], 0
     for line in lines:
@@ -125,7 +161,7 @@ def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple
     text = " ".join(line.cells[0] for line in lines)
     found: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
-        tags = [_cell(line, field if field != column else "-1") for line in lines]
+        tags = [_cell(line, None if field == column else field) for line in lines]
         if column in ("entities", "chunks"):
             found[column] = _from_bio(lines, tags, places)
         else:
@@ -133,12 +169,13 @@ def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple
     return text, found
 
 
-def _cell(line: TaggedLine, field: str) -> str:
-    index = int(field) if field.lstrip("-").isdigit() else len(line.cells)
-    if index >= len(line.cells) or (index == -1 and len(line.cells) < 2):
+def _cell(line: TaggedLine, field: str | None) -> str:
+    """The cell in a column that is named by its number, or in the last one, if it is not that of the words."""
+    index = len(line.cells) - 1 if field is None else whole_number(field)
+    if index is None or index >= len(line.cells) or (field is None and index < 1):
         raise ValueError(
-            f"{line.number}: there is no column {field.replace('-1', 'with tags')}, only {len(line.cells)} columns; a "
-            "column is named by its number, counted from 0, in annotation.fields"
+            f"{line.number}: there is no column {'with tags' if field is None else shortened(field, 40)}, only "
+            f"{len(line.cells)} columns; a column is named by its number, counted from 0, in annotation.fields"
         )
     return line.cells[index].strip()
 
@@ -153,7 +190,7 @@ def _from_bio(lines: list[TaggedLine], tags: list[str], places: list[tuple[int, 
             open_label = None
             continue
         if mark not in ("B", "I", "E", "L", "S", "U") or not label:
-            raise ValueError(f"{line.number}: {tag!r} is not a tag like O, B-person or I-person")
+            raise ValueError(f"{line.number}: {shown(tag)} is not a tag like O, B-person or I-person")
         if mark in ("I", "E", "L") and label == open_label:
             spans[-1] = spans[-1]._replace(end=end)
         else:
@@ -171,19 +208,17 @@ def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tupl
             raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
         name, form = line.cells[0], line.cells[1]
         space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
-        first, dash, last = name.partition("-")
+        number = word_number(line)
         if "." in name:  # a word that was left out, which has no letters
             continue
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"{line.number}: {name!r} is not the number of a word")
-        if dash:
-            shared_to, room = int(last), (len(text), len(text) + len(form))
+        if number is None:
+            shared_to, room = int(name.partition("-")[2]), (len(text), len(text) + len(form))
             text += form + space
             continue
         words.append(line)
-        if int(first) <= shared_to:
+        if number <= shared_to:
             spelled = text.startswith(form, room[0]) and room[0] + len(form) <= room[1]
-            end = room[0] + len(form) if spelled and int(first) < shared_to else room[1]
+            end = room[0] + len(form) if spelled and number < shared_to else room[1]
             places.append((room[0], end))
             room = end, room[1]
         else:
@@ -205,7 +240,7 @@ def _dependencies(words: list[TaggedLine], places: list[tuple[int, int]]) -> tup
     for number, line in enumerate(words):
         head = line.cells[_HEAD]
         if head != "0" and head not in index:
-            raise ValueError(f"{line.number}: the head {head!r} is no word of the sentence")
+            raise ValueError(f"{line.number}: the head {shown(head)} is no word of the sentence")
         heads.append(number if head == "0" else index[head])
     if words and closed_loop(heads):
         raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import CorpusError
-from unmask.text.reading import LONGEST_ROW, BadInput, broken_character, read_text
+from unmask.text.reading import LONGEST_ROW, broken_character
 
 _LONG_LINE = 1 << 23
+AS_TEXT = "give such text as .txt"
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[",\[\]{}]', re.DOTALL)  # a whole string, or a sign outside of strings
@@ -26,14 +28,17 @@ class JsonCursor:
     """A place in a text that is read as far as it is needed; what lies before the place is dropped.
 
     Args:
-        path: The file.
-        bad: As for `read_text`.
+        name: What errors call it, such as the file.
+        chunks: The text, in pieces of any size, as `read_text` gives it.
         most: Characters that are read, about; None: all.
+        way_out: What errors advise where a value is longer than 64 million characters.
     """
 
-    def __init__(self, path: Path, bad: BadInput, *, most: int | None = None) -> None:
-        self.path = path
-        self._chunks = read_text(path, bad)
+    def __init__(
+        self, name: str | Path, chunks: Iterator[str], *, most: int | None = None, way_out: str = AS_TEXT
+    ) -> None:
+        self._name, self._way_out = name, way_out
+        self._chunks = chunks
         self._left = most
         self.text = ""
         self.place = self.begin = 0  # `begin`: of the value that was decoded last
@@ -53,7 +58,7 @@ class JsonCursor:
         """Reads as much again as is held behind the place, so that no text is copied or looked at often."""
         wanted = max(1, len(self.text) - self.place)
         if wanted > LONGEST_ROW:
-            raise CorpusError(f"{self.path}: a row is longer than {LONGEST_ROW:,} characters; give such text as .txt")
+            raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; {self._way_out}")
         found: list[str] = []
         while wanted > 0 and (self._left is None or self._left > 0) and (chunk := next(self._chunks, None)) is not None:
             found.append(chunk)

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import CorpusError
-from unmask.text.json_cursor import EndsEarlyError, JsonCursor, told
+from unmask.text.json_cursor import AS_TEXT, EndsEarlyError, JsonCursor, told
 from unmask.text.reading import (
     BROKEN_LINES,
     CUT_OFF,
     BadInput,
     bare_suffix,
+    read_text,
     whole_lines,
 )
 
@@ -60,7 +61,7 @@ def json_rows(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
 
 def json_form(path: Path) -> Form:
     """How a file holds its rows. What it is not whole enough to tell, reading it as lines will say."""
-    text = JsonCursor(path, BadInput(skip=True))
+    text = JsonCursor(path, read_text(path, BadInput(skip=True)))
     first, is_lines_by_name = text.peek(), bare_suffix(path) != ".json"
     if first == "[" and not is_lines_by_name:
         return "array"
@@ -90,7 +91,7 @@ def holds_rows(path: Path) -> bool:
     A file that cannot be read is taken for one that does, so that reading it tells what is wrong.
     """
     bad = BadInput(skip=True)
-    text = JsonCursor(path, bad)
+    text = JsonCursor(path, read_text(path, bad))
     first = text.peek()
     if not first:
         return bool(bad.counts)
@@ -107,6 +108,21 @@ def lists_in(path: Path) -> list[str]:
     for _ in reader.in_object(read=False):
         pass
     return reader.lists
+
+
+def rows_of_field(path: Path, field: str, bad: BadInput, *, way_out: str) -> Iterator[tuple[int, Row]]:
+    """The elements of the list in one field of the object that a file is; none where it has no such field.
+
+    Args:
+        path: A file of JSON.
+        field: Whatever else is in the object is passed over.
+        bad: As for `json_rows`.
+        way_out: What errors advise where an element is too long.
+
+    Raises:
+        CorpusError: As `json_rows`.
+    """
+    return _Reader(path, bad, way_out=way_out).in_object(field=field)
 
 
 def parsed_line(line: str) -> Any:
@@ -151,9 +167,9 @@ class _Reader:
         lists: The fields of the object that are lists of objects, as far as they were met.
     """
 
-    def __init__(self, path: Path, bad: BadInput, *, most: int | None = None) -> None:
+    def __init__(self, path: Path, bad: BadInput, *, most: int | None = None, way_out: str = AS_TEXT) -> None:
         self._path, self._bad = path, bad
-        self._text = JsonCursor(path, bad, most=most)
+        self._text = JsonCursor(path, read_text(path, bad), most=most, way_out=way_out)
         self._cut_before = bad.counts[CUT_OFF]
         self._stopped = False
         self.lists: list[str] = []
@@ -163,8 +179,8 @@ class _Reader:
         yield from self._elements()
         self._end()
 
-    def in_object(self, *, read: bool = True) -> Iterator[tuple[int, Row]]:
-        """The elements of the one list of objects; or goes past all lists, which then have been met."""
+    def in_object(self, *, read: bool = True, field: str | None = None) -> Iterator[tuple[int, Row]]:
+        """The elements of the one list of objects, or of a named one; or goes past all lists, which then are met."""
         text = self._text
         names: list[str] = []
         text.take("{")
@@ -182,10 +198,10 @@ class _Reader:
                 self._stop(f"a field's name, between quotes, and a colon are expected, not {text.peek()!r}")
                 return
             names.append(name)
-            is_list = text.peek() == "[" and text.peek(behind=1) == "{"
-            if is_list:
+            is_list = text.peek() == "[" and (name == field or text.peek(behind=1) == "{")
+            if is_list and field in (None, name):
                 self.lists.append(name)
-            if is_list and read:
+            if is_list and read and field in (None, name):
                 _check_lists(self._path, self.lists)
                 yield from self._elements()
                 continue
@@ -194,7 +210,7 @@ class _Reader:
             except EndsEarlyError:
                 self._stop("it is cut off", at_end=True)
         self._end()
-        if read and not self.lists and not self._stopped:
+        if read and field is None and not self.lists and not self._stopped:
             raise CorpusError(
                 f"{self._path}: an object without a list of rows (its fields are {', '.join(names[:10]) or 'none'}"
                 f"{', ...' if len(names) > 10 else ''}); {_WAYS_OUT}"

@@ -14,7 +14,7 @@ import lzma
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -159,7 +159,7 @@ def _opened(path: Path) -> IO[bytes]:
         case ".bz2":
             return cast(IO[bytes], bz2.open(path, "rb"))
         case ".zst":
-            return cast(IO[bytes], pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+            return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")))
     return path.open("rb")
 
 
@@ -181,16 +181,32 @@ def read_text(path: Path, bad: BadInput) -> Iterator[str]:
     Raises:
         CorpusError: The text names the byte of the (unpacked) file.
     """
+    return decoded(_chunks(path, bad), path, bad)
+
+
+def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
+    """What is in a file that is open, piece by piece."""
+    while piece := read_some(file, PIECE_BYTES):
+        yield piece
+
+
+def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput) -> Iterator[str]:
+    """As `read_text`, of bytes that somebody else reads.
+
+    Args:
+        chunks: The bytes, in pieces of any size but 0.
+        name: What errors call them.
+        bad: As there.
+    """
     decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape" if bad.skip else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     num_bytes = 0
-    chunks = _chunks(path, bad)
     while chunk := next(chunks, b""):
         if not bad.skip and (nul := chunk.find(b"\0")) >= 0:
-            bad.found("", f"{path}: byte {num_bytes + nul} is NUL: this is not a text file")
-        yield newlines.decode(_decode(decoder, chunk, path, num_bytes, bad))
+            bad.found("", f"{name}: byte {num_bytes + nul} is NUL: this is not a text file")
+        yield newlines.decode(_decode(decoder, chunk, name, num_bytes, bad))
         num_bytes += len(chunk)
-    if tail := newlines.decode(_decode(decoder, b"", path, num_bytes, bad), final=True):
+    if tail := newlines.decode(_decode(decoder, b"", name, num_bytes, bad), final=True):
         yield tail
 
 
@@ -213,7 +229,7 @@ def _chunks(path: Path, bad: BadInput) -> Iterator[bytes]:
         bad.found(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
 
-def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, path: Path, num_bytes: int, bad: BadInput) -> str:
+def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, name: str | Path, num_bytes: int, bad: BadInput) -> str:
     pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(chunk, final=not chunk)
@@ -221,7 +237,7 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, path: Path, num_by
         place = num_bytes - pending + error.start
         bad.found(
             "",
-            f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8; "
+            f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8; "
             "convert the file first, for example with iconv -f LATIN1 -t UTF-8",
         )
         raise AssertionError("bytes that are passed over do not raise") from error
@@ -234,7 +250,7 @@ def read_lines(path: Path, bad: BadInput) -> Iterator[LinePart]:
         path: As for `read_text`, which says what may be raised.
         bad: As there; broken lines are left out, of one in several parts those that are broken.
     """
-    parts = _line_parts(path, bad)
+    parts = line_parts(read_text(path, bad))
     return _unbroken(parts, bad) if bad.skip else parts
 
 
@@ -246,10 +262,11 @@ def _unbroken(parts: Iterator[LinePart], bad: BadInput) -> Iterator[LinePart]:
             yield part._replace(text="")  # where the line begins and ends stays known
 
 
-def _line_parts(path: Path, bad: BadInput) -> Iterator[LinePart]:
+def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
+    """The lines of a text that comes in pieces of any size; a line longer than a chunk comes in several parts."""
     starts = True
     rest = ""
-    for chunk in read_text(path, bad):
+    for chunk in chunks:
         *lines, last = chunk.split("\n")
         for index, line in enumerate(lines):
             yield LinePart(rest + line if index == 0 else line, starts, True)

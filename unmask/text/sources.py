@@ -11,7 +11,6 @@ A folder may hold a dataset whose files say by their names what they are for, as
 from __future__ import annotations
 
 import glob
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from unmask.errors import CorpusError
 from unmask.files import absence
 from unmask.text.json_rows import holds_rows
 from unmask.text.reading import COMPRESSIONS, bare_suffix
+from unmask.values import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +301,7 @@ def is_saved_dataset(folder: Path) -> bool:
 def _saved_files(folder: Path) -> list[Path]:
     """The files of a dataset that was saved; beside them may lie what `datasets` keeps of changed copies of it."""
     try:
-        content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        content = parse_json((folder / "state.json").read_text(encoding="utf-8"))
         files = [folder / file["filename"] for file in content["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+from unmask.values import shown
+
 Column = Literal["entities", "pos", "dependencies", "chunks"]
 
 
@@ -140,21 +142,23 @@ def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     values = [entry.get(name) for name in names] if isinstance(entry, dict) else entry
     shape = f"[{', '.join(names)}]"
     if not isinstance(values, list) or len(values) != len(names):
-        raise ValueError(f"has {entry!r} in {field!r}, not {shape}")
+        raise ValueError(f"has {shown(entry)} in {field!r}, not {shape}")
     begin, end, label, *head = values
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head)):
-        raise ValueError(f"has {entry!r} in {field!r}, not {shape} with whole numbers")
+        raise ValueError(f"has {shown(entry)} in {field!r}, not {shape} with whole numbers")
     if not isinstance(label, str) or not label:
-        raise ValueError(f"has {entry!r} in {field!r}, whose label is no text")
+        raise ValueError(f"has {shown(entry)} in {field!r}, whose label is no text")
     if not 0 <= begin < end <= num_chars:
-        raise ValueError(f"has {entry!r} in {field!r}, but its text has the characters 0 to {num_chars}")
+        raise ValueError(f"has {shown(entry)} in {field!r}, but its text has the characters 0 to {num_chars}")
     return Span(begin, end, label, *head)
 
 
 def _with_distances(spans: list[Span], field: str) -> list[Span]:
     for span in spans:
         if not 0 <= span.head < len(spans):
-            raise ValueError(f"names the head {span.head} in {field!r}, which has {len(spans)} words, counted from 0")
+            raise ValueError(
+                f"names the head {shown(span.head)} in {field!r}, which has {len(spans)} words, counted from 0"
+            )
     if closed_loop([span.head for span in spans]):
         raise ValueError(f"has heads in {field!r} that run in a circle")
     return [span._replace(head=span.head - number) for number, span in enumerate(spans)]

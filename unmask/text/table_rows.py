@@ -6,14 +6,14 @@ Tables are JSON (`json_rows.py`), CSV and TSV, Parquet, and the Arrow files of `
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from unmask.errors import CorpusError
+from unmask.text.columnar_rows import arrow_rows, parquet_rows
 from unmask.text.json_rows import Row, json_rows
-from unmask.text.reading import CUT_OFF, LONGEST_ROW, BadInput, whole_lines
+from unmask.text.reading import LONGEST_ROW, BadInput, whole_lines
 from unmask.text.sources import Source
 
 AskedColumn = str | int | Sequence[str | int] | None  # what a user names: a column, several, or none
@@ -28,7 +28,13 @@ LOOK_ROWS = 200
 
 
 def rows_of(
-    source: Source, bad: BadInput, column: AskedColumn, *, nested: bool = False, known: Iterable[str] = ()
+    source: Source,
+    bad: BadInput,
+    column: AskedColumn,
+    *,
+    nested: bool = False,
+    known: Iterable[str] = (),
+    only: Iterable[str] | None = None,
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
 
@@ -39,16 +45,22 @@ def rows_of(
         nested: Whether all lists and structures of Parquet and Arrow files are read, which takes time; else only those
             in which the text is, or where its column is not known, may be.
         known: Other columns that are known to be there: by these names, too, a header is told from a row.
+        only: All columns, and fields within them, that the rows are read for, so that others do not matter; None: the
+            rows are looked at, and what cannot be read in them is null.
+
+    Raises:
+        CorpusError: A row cannot be read, or a name of `only` stands for several columns; with file and row.
     """
+    used = None if only is None else _holders(only)
     others = [str(name) for name in (source.label, source.group, *known) if name is not None]
     if source.kind in ("csv", "tsv"):
         asked = {name.lower() for name in (*asked_names(column), *others)}
-        return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked)
+        return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked, used=used)
     if source.is_json:
         return json_rows(source.path, bad)
     text_within = CHAT_NAMES if column is None else asked_names(column)
     within = None if nested else _holders([*text_within, *others])
-    return (_parquet if source.kind == "parquet" else _arrow)(source.path, bad, within)
+    return (parquet_rows if source.kind == "parquet" else arrow_rows)(source.path, bad, only=used, within=within)
 
 
 def asked_names(column: AskedColumn) -> list[str]:
@@ -64,7 +76,9 @@ def _holders(names: Iterable[str]) -> set[str]:
     return {name[:end] for name in names for end in (*(i for i, sign in enumerate(name) if sign == "."), len(name))}
 
 
-def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Iterator[tuple[int, Row]]:
+def _delimited(
+    path: Path, bad: BadInput, *, tabs: bool, asked: set[str], used: Collection[str] | None
+) -> Iterator[tuple[int, Row]]:
     """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
 
     The first row holds names if one of them is a column that was asked for, or a name that is common.
@@ -88,6 +102,8 @@ def _delimited(path: Path, bad: BadInput, *, tabs: bool, asked: set[str]) -> Ite
         if names is None:
             is_header = any(cell.strip().lower() in known for cell in cells)
             names = [cell.strip() for cell in cells] if is_header else [str(n) for n in range(len(cells))]
+            if twice := [name for name, count in Counter(names).items() if count > 1 and name in (used or ())]:
+                raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
             if is_header:
                 continue
         if any(cell.strip() for cell in cells[len(names) :]):
@@ -109,33 +125,3 @@ def _broken_row(error: csv.Error, begin: int, end: int) -> str:
     else:
         found = f"the row that begins here goes on to line {end}, where {error}; a quote may be left open"
     return f'line {begin}: {found}; close it, and write quotes within a text twice ("")'
-
-
-def _parquet(path: Path, bad: BadInput, within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            yield from _numbered(file.iter_batches(batch_size=256), within)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        bad.found(CUT_OFF, f"{path}: damaged or not a Parquet file: {error}")
-
-
-def _arrow(path: Path, bad: BadInput, within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            yield from _numbered(stream, within)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        bad.found(CUT_OFF, f"{path}: damaged or not an Arrow stream: {error}")
-
-
-def _numbered(batches: Iterator[pa.RecordBatch], within: Collection[str] | None) -> Iterator[tuple[int, Row]]:
-    """Rows without the lists and structures that nobody asked for; None asks for all."""
-    number = 0
-    for batch in batches:
-        taken = [
-            place
-            for place, field in enumerate(batch.schema)
-            if within is None or field.name in within or not pa.types.is_nested(field.type)
-        ]
-        for row in batch.select(taken).to_pylist():
-            number += 1
-            yield number, row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unmask.text.columnar_rows import DAMAGED
 from unmask.text.json_rows import Row
 from unmask.text.reading import BadInput, LinePart
 from unmask.text.sources import Source, TextColumn
 from unmask.text.spans import Spans, read_fields, without_returns
 from unmask.text.table_rows import rows_of
-from unmask.text.text_columns import in_words, text_of, value_or_none
+from unmask.text.text_columns import columns_of, in_words, text_of, value_or_none
+from unmask.values import parse_json, whole_number
 
 
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
@@ -75,9 +76,16 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     Example: `10`, `9` are 9, 10; `10`, `9`, `x` are 10, 9, x.
     """
     found = set(names)
-    if all(name.removeprefix("-").isdecimal() for name in found):
-        return tuple(sorted(found, key=lambda name: (int(name), name)))
+    numbers = {name: _number(name) for name in found}
+    if None not in numbers.values():
+        return tuple(sorted(found, key=lambda name: (numbers[name], name)))
     return tuple(sorted(found))
+
+
+def _number(name: str) -> int | None:
+    """The whole number that a name is; None where it is none, or of more digits than a class has."""
+    number = whole_number(name.removeprefix("-"))
+    return None if number is None else -number if name.startswith("-") else number
 
 
 _KEY = b"huggingface"
@@ -104,9 +112,9 @@ def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
     if column is None or source.kind not in ("parquet", "arrow"):
         return None
     try:
-        content = json.loads((_schema(source).metadata or {}).get(_KEY, b"{}"))
+        content = parse_json((_schema(source).metadata or {}).get(_KEY, b"{}"))
         return _names_of(content["info"]["features"][column])
-    except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
+    except (*DAMAGED, ValueError, KeyError, TypeError):
         return None
 
 
@@ -148,7 +156,9 @@ def read_table(
             malformed, its label is no class, or its group no single value; with file and row.
     """
     names = class_names(source, source.label)
-    for number, row in rows_of(source, bad, column, nested=fields is not None):
+    others = [name for name in (source.label, source.group) if name is not None]
+    used = [*columns_of(column), *others, *(fields or {}).values()]
+    for number, row in rows_of(source, bad, column, nested=fields is not None, only=used):
         if (text := text_of(source, number, row, column, bad)) is not None:
             spans, label = None, None
             if source.label is not None:

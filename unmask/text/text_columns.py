@@ -22,6 +22,7 @@ from unmask.text.json_rows import Row
 from unmask.text.reading import BROKEN_LINES, BadInput, broken_character
 from unmask.text.sources import Source, TextColumn
 from unmask.text.table_rows import CHAT_NAMES, LOOK_ROWS, TEXT_NAMES, AskedColumn, rows_of
+from unmask.values import listed
 
 _LINE, _PARAGRAPH = "\n", "\n\n"
 _SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
@@ -180,7 +181,7 @@ def text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadI
     if not found:
         bad.found(
             WITHOUT,
-            f"{source.path}: row {number} has no {in_words(column)}, only {', '.join(row)}; "
+            f"{source.path}: row {number} has no {in_words(column)}, only {listed(row)}; "
             "name the text's column with --set corpus.column=NAME",
         )
         return None
@@ -268,9 +269,7 @@ def paths_in(rows: Sequence[Row]) -> list[str]:
 
 def names_in(rows: Sequence[Row]) -> str:
     """The columns of some rows for an error, as `paths_in`."""
-    found = paths_in(rows)
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return (", ".join(found[:_MOST_NAMES]) or "none") + more
+    return listed(paths_in(rows), _MOST_NAMES)
 
 
 def _paths(row: Row, levels: int) -> Iterator[str]:

@@ -19,7 +19,8 @@ from unmask.text.documents import read_parts
 from unmask.text.reading import LONGEST_ROW, BadInput
 from unmask.text.sources import find_sources, is_saved_dataset
 from unmask.text.table_rows import LOOK_ROWS, AskedColumn, rows_of
-from unmask.text.text_columns import find_column, has_column, in_words, names_in, text_of, value_or_none
+from unmask.text.text_columns import columns_of, find_column, has_column, in_words, names_in, text_of, value_or_none
+from unmask.values import shown
 
 ID = "id"
 EMPTY = "texts without a letter or sign"
@@ -117,7 +118,8 @@ class TextFile:
         assert column is not None, "tables have one"
         known = [] if self.id_column is None else [self.id_column]
         files = [self.source, *self._others]
-        rows = ((file, *row) for file in files for row in rows_of(file, bad, column, known=known))
+        used = [*columns_of(column), *known]
+        rows = ((file, *row) for file in files for row in rows_of(file, bad, column, known=known, only=used))
         for row_number, (file, number, row) in enumerate(rows, 1):
             text = text_of(file, number, row, column, bad)
             assert text is not None, "bad input is an error"
@@ -127,7 +129,8 @@ class TextFile:
         value = value_or_none(row, column)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise CorpusError(
-                f"{self.source.path}: row {number} has {value!r} in column {column!r}; ids are texts or whole numbers"
+                f"{self.source.path}: row {number} has {shown(value)} in column {column!r}; ids are texts or whole "
+                "numbers"
             )
         return value
 

@@ -34,6 +34,7 @@ from unmask.rows.stream import Cursor
 from unmask.training.budget import Spent
 from unmask.training.optimizer import Optimizer
 from unmask.training.scores import ScoreBoard
+from unmask.values import parse_json
 
 Model = TypeVar("Model", bound=Trainable)
 
@@ -178,7 +179,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         RunError: It is damaged, or belongs to other data or another recipe.
     """
     try:
-        content = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        content = parse_json((folder / _STATE).read_text(encoding="utf-8"))
         _check_content(folder, content)
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")

@@ -1,0 +1,205 @@
+"""Inputs that broke a reader once, made anew: a small function each, for tests and as what a fuzzer begins with.
+
+    from tests.seeds import SEEDS
+
+    for seed in SEEDS:
+        path = seed.write(folder)      # one file, made in a fraction of a second
+        seed.reader                    # what was broken by it: corpus, labelled, pairs, recipe, json
+
+`says` is a pattern of the error that it must come to; None: it is right, and must be read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DEEP = "[" * 100_000 + "]" * 100_000  # nested deeper than Python goes
+DIGITS = "9" * 10_000  # more than Python converts
+HEX = "0x" + "f" * 20_000  # TOML's, which Python converts and does not print
+FAR = 1 << 62  # a time that no calendar of Python's has
+Reader = Literal["corpus", "corpus_pos", "answer", "tag", "regress", "pairs"]
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A broken file.
+
+    Attributes:
+        reader: Who reads it: a corpus, one with parts of speech, a task's labelled file, or minimal pairs.
+        name: Of the file.
+        content: Makes it.
+        says: A pattern of the error; None: none.
+    """
+
+    reader: Reader
+    name: str
+    content: Callable[[], bytes]
+    says: str | None
+
+    def write(self, folder: Path) -> Path:
+        """The file, in a folder."""
+        path = folder / self.name
+        path.write_bytes(self.content())
+        return path
+
+
+def packed_lines(line: bytes, number: int) -> bytes:
+    """One line again and again, in gzip: a thousandth of its size."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as file:
+        for _ in range(number // 10_000):
+            file.write(line * 10_000)
+    return out.getvalue()
+
+
+def parquet_of(columns: Mapping[str, pa.Array]) -> bytes:
+    """A Parquet file."""
+    out = io.BytesIO()
+    pq.write_table(pa.table(dict(columns)), out)
+    return out.getvalue()
+
+
+def arrow_of(columns: Mapping[str, pa.Array]) -> bytes:
+    """An Arrow stream, as `datasets` keeps tables."""
+    out = io.BytesIO()
+    table = pa.table(dict(columns))
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table, max_chunksize=4)
+    return out.getvalue()
+
+
+def small_table() -> dict[str, pa.Array]:
+    """Columns of the kinds that break: texts, nulls, lists, structures, dictionaries."""
+    return {
+        "text": pa.array(["Anna sleeps here.", None, "Bob runs there.", "Who?", "The king.", "Sea"]),
+        "label": pa.array([1, 2, None, 3, 1, 2]),
+        "tags": pa.array([[1, 2], None, [], [3], [4], [5, 6]]),
+        "doc": pa.array([{"a": "x", "b": n} for n in range(6)]),
+        "kind": pa.array(["u", "v", "u", None, "u", "v"]).dictionary_encode(),
+    }
+
+
+def flipped(content: bytes, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> Iterator[bytes]:
+    """The content with one bit turned, once for each place and bit."""
+    for place, bit in places:
+        yield content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+
+
+def far_times(unit: str = "ms") -> pa.Array:
+    """Times of which Python has the first one only."""
+    return pa.array([0, FAR, -FAR], pa.int64()).cast(pa.timestamp(unit))
+
+
+def twice_in_struct() -> pa.Array:
+    """Structures with two fields of one name."""
+    return pa.StructArray.from_arrays([pa.array(["a", "b", "c"]), pa.array(["d", "e", "f"])], names=["x", "x"])
+
+
+TEXTS = pa.array(["The king sleeps.", "The queen runs.", "Who is there?"])
+CONLLU = "1\tAnna\tAnna\tPROPN\tNNP\t_\t{head}\troot\t_\t_\n"
+PAIR = b'{"sentence_good": "Cats sleep.", "sentence_bad": "Cats sleeps."}\n'
+
+
+def conllu(first: str, *more: str) -> Callable[[], bytes]:
+    """A sentence whose words have these numbers."""
+    lines = [CONLLU.format(head=0).replace("1\t", f"{number}\t", 1) for number in (first, *more)]
+    return ("".join(lines) + "\n").encode
+
+
+def squad(**changes: Any) -> Callable[[], bytes]:
+    """A question in SQuAD's form with some fields of other types."""
+    answer = {"text": changes.pop("text", "Bonn"), "answer_start": changes.pop("answer_start", 3)}
+    paragraph = {"context": changes.pop("context", "In Bonn."), "qas": changes.pop("qas", None)}
+    entry = {"question": "Where?", "id": "q", "answers": [answer], **changes}
+    paragraph["qas"] = [entry] if paragraph["qas"] is None else paragraph["qas"]
+    return lambda: json.dumps({"version": "1", "data": [{"title": "t", "paragraphs": [paragraph]}]}).encode()
+
+
+def archive(kind: str, *, share: float) -> Callable[[], bytes]:
+    """The beginning of a tar archive of pairs."""
+
+    def make() -> bytes:
+        out = io.BytesIO()
+        data = b"".join(PAIR.replace(b"Cats", b"Cats %d" % (n * n)) for n in range(3000))
+        with tarfile.open(fileobj=out, mode=f"w:{kind}") as tar:  # type: ignore[call-overload]
+            member = tarfile.TarInfo("pairs.jsonl")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+        return out.getvalue()[: int(len(out.getvalue()) * share)]
+
+    return make
+
+
+def packed_zst(content: bytes) -> bytes:
+    """As .zst files are."""
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as file:
+        file.write(content)
+    return bytes(out.getvalue())
+
+
+CUT_OFF = "not a readable tar archive, or a cut-off one"
+IN_SQUAD = "not in SQuAD's form: question 1"
+SEEDS = [
+    # Memory: a record that never ends
+    Seed("corpus", "endless.conll.gz", lambda: packed_lines(b"a\tO\n", 200_000), "sentence that begins in line 1 has"),
+    Seed("tag", "endless.conllu.gz", lambda: packed_lines(CONLLU.format(head=0).encode(), 200_000), "begins in line 1"),
+    Seed("pairs", "endless.jsonl.gz", lambda: packed_lines(b"a" * 1000, 60_000), "line 1 is longer than a million"),
+    Seed("pairs", "array.jsonl.gz", lambda: gzip.compress(b'["' + b"a" * (70 << 20)), r"a row is longer than 67,\d+"),
+    Seed("answer", "lists.json", lambda: b'{"data": [' + b"[[],[]]," * 1000, r"row 1 \(line 1\) is list, not an obj"),
+    Seed("tag", "line.txt", lambda: b"word " * 500_000, "line 1 is longer than a million characters; cut it"),
+    # Values that Python does not hold
+    Seed("corpus", "deep.jsonl", f'{{"text": {DEEP}}}'.encode, "nested too deep"),
+    Seed("corpus", "digits.jsonl", f'{{"text": "a", "n": {DIGITS}}}'.encode, "too many digits"),
+    Seed("answer", "deep.json", f'{{"data": {DEEP}}}'.encode, "nested too deep"),
+    Seed("answer", "digits.json", f'{{"data": [{DIGITS}]}}'.encode, "too many digits"),
+    Seed("pairs", "deep.json", DEEP.encode, "pair 1 is JSON that is nested too deep"),
+    Seed("regress", "big.jsonl", lambda: b'{"text": "a", "label": 1' + b"0" * 400 + b"}", "which is no number"),
+    Seed("corpus", "far.parquet", lambda: parquet_of({"text": TEXTS, "seen": far_times()}), None),
+    Seed("corpus", "far_ns.parquet", lambda: parquet_of({"text": TEXTS, "seen": far_times("us")}), None),
+    Seed("corpus", "twice.parquet", lambda: parquet_of({"text": TEXTS, "doc": twice_in_struct()}), None),
+    Seed("regress", "far.parquet", lambda: parquet_of({"text": TEXTS, "label": far_times()}), "row 1 has datetime"),
+    Seed("corpus", "cut.parquet", lambda: parquet_of(small_table())[:-20], "damaged or not a Parquet file"),
+    # Types that are others
+    Seed("corpus_pos", "power.conllu", conllu("²"), "line 1: '²' is not the number of a word"),
+    Seed("corpus_pos", "range.conllu", conllu("1-²", "1"), "line 1: '1-²' is not the number of a word"),
+    Seed("corpus_pos", "digits.conllu", conllu(DIGITS), "line 1: '999.* is not the number of a word"),
+    Seed("tag", "power.conllu", conllu("1", "²"), "line 2: '²' is not the number of a word"),
+    Seed("answer", "context.json", squad(context=5), f"{IN_SQUAD} has 5 as 'context', which is not a text"),
+    Seed("answer", "question.json", squad(question=7.5), f"{IN_SQUAD} has 7.5 as 'question', which is not a text"),
+    Seed("answer", "text.json", squad(text=1), f"{IN_SQUAD} has 1 as 'text', which is not a text"),
+    Seed("answer", "begin.json", squad(answer_start="3"), f"{IN_SQUAD} has '3' as 'answer_start', which is not a whol"),
+    Seed(
+        "answer", "true.json", squad(answer_start=True), f"{IN_SQUAD} has True as 'answer_start', which is not a whole"
+    ),
+    Seed(
+        "answer", "answers.json", squad(answers={"text": ["a"]}), f"{IN_SQUAD} has .* as 'answers', which is not a li"
+    ),
+    Seed("answer", "impossible.json", squad(is_impossible="no"), f"{IN_SQUAD} has 'no' as 'is_impossible'"),
+    Seed("answer", "id.json", squad(id=[1]), f"{IN_SQUAD} has \\[1\\] as 'id', which is neither a text nor a number"),
+    Seed("answer", "entry.json", squad(qas=[3]), f"{IN_SQUAD}: 3 where an object with 'question' is"),
+    Seed("answer", "qas.json", squad(qas=3), f"{IN_SQUAD} has 3 as 'qas', which is not a list"),
+    Seed("pairs", "uid.jsonl", lambda: PAIR.replace(b"}", b', "UID": [[1]]}'), r"UID is \[\[1\]\], not a text"),
+    Seed("pairs", "half.jsonl", lambda: PAIR.replace(b"}", b', "UID": "\\ud83d"}'), r"holds U\+D83D, which is no"),
+    # Archives
+    Seed("pairs", "whole.jsonl.zst", lambda: packed_zst(PAIR * 3), None),
+    Seed("pairs", "cut.jsonl.zst", lambda: packed_zst(PAIR * 3)[:-4], "damaged or cut-off file"),
+    Seed("pairs", "cut.jsonl.xz", lambda: lzma.compress(PAIR * 3)[:-9], "damaged or cut-off file"),
+    Seed("pairs", "cut.tar.gz", archive("gz", share=0.5), CUT_OFF),
+    Seed("pairs", "cut.tar.xz", archive("xz", share=0.5), CUT_OFF),
+    Seed("pairs", "cut.tar.bz2", archive("bz2", share=0.5), CUT_OFF),
+    Seed("pairs", "cut.tar", archive("", share=0.5), "pairs.jsonl: line|a cut-off one"),
+    Seed("pairs", "head.tar.gz", archive("gz", share=0.01), CUT_OFF),
+    Seed("pairs", "pairs.zip", lambda: b"PK\3\4", "this kind of archive is not read; unpack it"),
+]

@@ -1,0 +1,214 @@
+"""Every input that broke a reader once comes to one clear line now, or to the right result."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests import seeds
+from tests.seeds import SEEDS, Seed
+from unmask.errors import CorpusError
+from unmask.measuring.minimal_pairs import read_pairs
+from unmask.tasks.known import TASKS
+from unmask.tasks.labelled_files import read_labelled
+from unmask.tasks.settings import Columns
+from unmask.text.annotation_choice import choose_origins, data_fields
+from unmask.text.corpus import Corpus
+from unmask.text.reading import BadInput
+from unmask.text.settings import AnnotationSettings, CorpusSettings
+from unmask.text.sources import Source, find_sources
+from unmask.text.table_rows import rows_of
+from unmask.text.text_file import TextFile
+
+MOST_BYTES = 200 << 20
+
+
+def texts(path: Path, *, annotated: bool = False, **settings: object) -> list[str]:
+    """All texts of a corpus of one file."""
+    fields = None
+    if annotated:
+        asked = AnnotationSettings(columns=("pos",), source="data")
+        fields = data_fields(asked, choose_origins(asked, find_sources([path])))
+    corpus = Corpus([path], CorpusSettings.model_validate(settings), hold_out=False, fields=fields)
+    return [piece.text for piece in corpus.unsplit()]
+
+
+def read(seed: Seed, path: Path) -> int:
+    """How much there is in it."""
+    if seed.reader == "pairs":
+        return len(read_pairs(path))
+    if seed.reader in ("corpus", "corpus_pos"):
+        return len(texts(path, annotated=seed.reader == "corpus_pos"))
+    return len(read_labelled(path, TASKS[seed.reader], Columns(), with_labels=path.suffix != ".txt").records)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed.reader}-{seed.name}")
+def test_one_clear_line_or_the_right_result(tmp_path: Path, seed: Seed) -> None:
+    path = seed.write(tmp_path)
+    tracemalloc.start()
+    try:
+        if seed.says is None:
+            assert read(seed, path) == 3
+            return
+        with pytest.raises(CorpusError, match=seed.says) as caught:
+            read(seed, path)
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+    text = str(caught.value)
+    assert path.name in text
+    assert len(text) < 1000
+    assert len(text.splitlines()) == 1
+
+
+def test_values_beside_the_text_do_not_matter(tmp_path: Path) -> None:
+    """Only the columns that are used are read; in one that is used, a row that cannot be read is told, or left out."""
+    path = tmp_path / "t.parquet"
+    path.write_bytes(seeds.parquet_of({"text": seeds.TEXTS, "seen": seeds.far_times(), "doc": seeds.twice_in_struct()}))
+    assert texts(path) == seeds.TEXTS.to_pylist()
+    assert [text.text for text in TextFile(path).read()] == seeds.TEXTS.to_pylist()
+    with pytest.raises(
+        CorpusError, match=r"t\.parquet: row 2 has a value in column 'seen' that cannot be read \('time"
+    ):
+        list(rows_of(Source(path, "parquet"), BadInput(skip=False), "text", only=["text", "seen"]))
+    assert texts(path, label="seen", column="text", bad_input="skip") == []  # a date is no class
+    with pytest.raises(
+        CorpusError, match=r"row 1 has a value in column 'doc' that cannot be read \('struct.*duplicate"
+    ):
+        list(rows_of(Source(path, "parquet"), BadInput(skip=False), "text", only=["text", "doc.x"]))
+    assert [row for _, row in rows_of(Source(path, "parquet"), BadInput(skip=False), None)][1]["seen"] is None
+    bad = BadInput(skip=True)
+    assert [n for n, _ in rows_of(Source(path, "parquet"), bad, "text", only=["text", "seen"])] == [1]
+    assert bad.counts == {"rows with values that cannot be read": 2}
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.table([seeds.TEXTS, seeds.TEXTS, pa.array([1, 2, 3])], names=["text", "text", "n"])
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    source = Source(tmp_path / "t.arrow", "arrow")
+    with pytest.raises(CorpusError, match=r"t\.arrow: there are several columns 'text'; rename all but one"):
+        list(rows_of(source, BadInput(skip=False), "text", only=["text"]))
+    assert [row for _, row in rows_of(source, BadInput(skip=False), "n", only=["n"])] == [{"n": n} for n in (1, 2, 3)]
+    (tmp_path / "t.csv").write_text("text,note,note\nThe king.,a,b\n")
+    assert texts(tmp_path / "t.csv") == ["The king."]
+    (tmp_path / "t.csv").write_text("text,text\nThe king.,a\n")
+    with pytest.raises(CorpusError, match=r"t\.csv: there are several columns 'text'; rename all but one"):
+        texts(tmp_path / "t.csv")
+
+
+def read_flipped(folder: str, name: str) -> None:
+    """Reads a file again and again, each time with another bit turned, and says how often it was refused."""
+    content, found = (Path(folder) / name).read_bytes(), Counter[str]()
+    draw = random.Random(7)
+    places = [(place, draw.randrange(8)) for place in sorted(draw.sample(range(len(content)), 400))]
+    path = Path(folder) / f"flipped{Path(name).suffix}"
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for changed in seeds.flipped(content, places):
+        path.unlink(missing_ok=True)  # a file that somebody has mapped is not to be written anew
+        path.write_bytes(changed)
+        source = Source(path, "parquet" if path.suffix == ".parquet" else "arrow")
+        for only in (None, ["text", "doc.a", "tags", "kind"]):
+            try:
+                list(rows_of(source, BadInput(skip=False), None, nested=True, only=only))
+            except CorpusError as error:
+                found["refused"] += 1
+                if len(str(error).splitlines()) != 1:
+                    print(ascii(str(error)), file=sys.stderr)
+                    found["long"] += 1
+            else:
+                found["read"] += 1
+    print(found["read"], found["refused"], found["long"])
+
+
+@pytest.mark.parametrize("name", ["t.arrow", "t.parquet"])
+def test_a_flipped_bit_never_ends_the_process(tmp_path: Path, name: str) -> None:
+    write = seeds.arrow_of if name.endswith("arrow") else seeds.parquet_of
+    (tmp_path / name).write_bytes(write(seeds.small_table()))
+    code = f"from tests.test_seeds import read_flipped; read_flipped({str(tmp_path)!r}, {name!r})"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=os.getcwd())
+    assert done.returncode == 0, (
+        f"{signal.Signals(-done.returncode) if done.returncode < 0 else ''} {done.stderr[-900:]}"
+    )
+    was_read, refused, in_several_lines = map(int, done.stdout.split())
+    assert min(was_read, refused) > 50
+    assert in_several_lines == 0, done.stderr[-900:]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "message"),
+    [
+        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "-5", "line 1: there is no column -5, only 3 columns; a column is"),
+        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "-1", "line 1: there is no column -1, only 3 columns"),
+        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "²", "line 1: there is no column ², only 3 columns"),
+        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "9" * 5000, r"there is no column 9+\.\.\.9+, only 3 columns"),
+        ("a.conllu", seeds.conllu("1")(), "-5", r"annotation\.fields\.pos = '-5' is no column of a \.conllu .*upos or"),
+    ],
+)
+def test_columns_of_treebanks_that_are_none(
+    tmp_path: Path, name: str, content: bytes, fields: str, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=message):
+        Corpus([tmp_path / name], CorpusSettings(), hold_out=False, fields={"pos": fields}).unsplit().__next__()
+
+
+def test_a_tag_column_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("Anna\tO\nsleeps\tO\n")
+    for label in ("-5", "²", "9" * 5000):
+        with pytest.raises(CorpusError, match=rf"there is no column '{re.escape(label[:5])}.*; a column is named by"):
+            read_labelled(tmp_path / "a.conll", TASKS["tag"], Columns(label=label))
+
+
+def test_sentences_that_are_long_are_read(tmp_path: Path) -> None:
+    """As long as one may be; of the next word on it is told where the sentence begins."""
+    path = tmp_path / "a.conll"
+    path.write_text("a\tO\n\n" + "b\tO\n" * 100_000)
+    assert [len(text) for text in texts(path, documents="line")] == [1, 199_999]
+    path.write_text("a\tO\n\n" + "b\tO\n" * 100_001)
+    with pytest.raises(
+        CorpusError, match="that begins in line 3 has more than 100,000 words.* put an empty line behind"
+    ):
+        texts(path)
+
+
+def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\n" * 50_000 + b"\n  ".join([seeds.PAIR.strip()] * 3) + b"\n")
+    assert [pair.where for pair in read_pairs(path)] == [f"{path}: line {number}" for number in (50001, 50002, 50003)]
+    path.write_bytes(b"[" + b",\n".join([seeds.PAIR.strip()] * 3) + b"] ")
+    assert [pair.where for pair in read_pairs(path)] == [f"{path}: pair {number}" for number in (1, 2, 3)]
+    for content, message in (
+        (b"[" + seeds.PAIR * 2 + b"]", "pair 1 is followed by '{.*not by a comma"),
+        (b"[" + seeds.PAIR + b"] 5", "'5' follows what was the whole of it"),
+        (b"[" + seeds.PAIR, "pair 1 is followed by '', not by a comma"),
+        (b"[" + seeds.PAIR[:-9], "pair 1 has no end: the file is cut off"),
+        (b"\xff" + seeds.PAIR, r"byte 0 \(0xff\) is not UTF-8"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=message):
+            read_pairs(path)
+
+
+def test_more_than_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.tasks.labelled_files.MOST_EXAMPLES", 3)
+    (tmp_path / "a.csv").write_text("text,label\n" + "The king.,1\n" * 4)
+    with pytest.raises(
+        CorpusError, match=r"a\.csv: more than 3 examples or .* held in memory; give a part of the file"
+    ):
+        read_labelled(tmp_path / "a.csv", TASKS["regress"], Columns())
+    monkeypatch.setattr("unmask.measuring.minimal_pairs._MOST_PAIRS", 3)
+    (tmp_path / "p.jsonl").write_bytes(seeds.PAIR * 4)
+    with pytest.raises(CorpusError, match=r"p\.jsonl: more than 3 minimal pairs, or .*; give fewer"):
+        read_pairs(tmp_path / "p.jsonl")

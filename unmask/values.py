@@ -1,0 +1,134 @@
+"""Values out of files and off the command line: JSON and TOML as far as Python holds them, and how errors show a value.
+
+What is JSON or TOML by its grammar may still be more than Python takes: lists within lists by the thousand, whole
+numbers of thousands of digits. Here all of it is a `ValueError` with a sentence, like everything else that is wrong
+with such a text. Rows of a corpus are read by `unmask.text.json_cursor`, piece by piece.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterable
+from json import JSONDecodeError
+from typing import Any
+
+MOST_LEVELS = 100
+TOO_DEEP = "it is nested too deep to be read"
+TOO_MANY_DIGITS = "it holds a whole number of too many digits to be read"
+_MOST_DIGITS = 18
+_MOST_BITS = 64
+_MOST_DOTS = 1000
+_QUOTED = re.compile(r'"[^"]*+"|' + r"'[^']*+'")
+_NO_KEY = re.compile(r"[^\w.\s-]")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text of settings, states and the like.
+
+    Args:
+        text: UTF-8 where it is bytes.
+
+    Raises:
+        ValueError: It is not JSON, not UTF-8, nested deeper than 100 levels, or holds a number of too many digits;
+            the text says which.
+    """
+    try:
+        return _checked(json.loads(text), most_bits=None)
+    except (JSONDecodeError, UnicodeDecodeError):
+        raise
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    except ValueError as error:
+        raise ValueError(_reason(error)) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: It is not TOML (`tomllib.TOMLDecodeError`), nested deeper than 100 levels, or holds a whole number
+            of more than 64 bits, which is what TOML promises; the text says which.
+    """
+    try:
+        if any(line.count(".") > _MOST_DOTS and _longest_key(line) > MOST_LEVELS for line in text.splitlines()):
+            raise ValueError(TOO_DEEP)  # such a key takes time and memory by the square of its length
+        return dict(_checked(tomllib.loads(text), most_bits=_MOST_BITS))
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    except ValueError as error:
+        raise ValueError(_reason(error)) from error
+
+
+def _reason(error: ValueError) -> str:
+    """Ours are told as they are; Python's own is of a number beyond the digits that it converts."""
+    return str(error) if str(error) in (TOO_DEEP, TOO_MANY_DIGITS) else TOO_MANY_DIGITS
+
+
+def _longest_key(line: str) -> int:
+    """Parts of the longest stretch that may be a dotted key; what stands between quotes is one part."""
+    return max(part.count(".") + 1 for part in _NO_KEY.split(_QUOTED.sub("q", line)))
+
+
+def _checked(value: Any, *, most_bits: int | None) -> Any:
+    """The value, none of which is too deep or too large; goes level by level, so that no depth is too much for it."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner.extend(each.values())
+            elif isinstance(each, list):
+                inner.extend(each)
+            elif most_bits is not None and isinstance(each, int) and each.bit_length() > most_bits:
+                raise ValueError(TOO_MANY_DIGITS)
+        if not inner:
+            return value
+        level = inner
+    raise ValueError(TOO_DEEP)
+
+
+def whole_number(text: str) -> int | None:
+    """The number that up to 18 of the digits 0 to 9 spell; None for anything else: signs, digits of other scripts.
+
+    Example: `07` is 7; `-5`, `²` and the empty text are None.
+    """
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+
+
+class _Shown(reprlib.Repr):
+    """Short forms of any value; those of usual length are what `repr` gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlong = 40
+        self.maxlevel = 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to spell numbers of thousands of digits."""
+        return super().repr_int(x, level) if x.bit_length() < 10_000 else "a whole number of thousands of digits"
+
+
+_SHOWN = _Shown()
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A text of many words for an error: cut in the middle where it is long."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+def listed(names: Iterable[str], most: int = 40) -> str:
+    """Names of columns for an error: the first ones, each cut where it is long, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return (", ".join(shortened(name, 60) for name in found[:most]) or "none") + more
+
+
+def shown(value: object) -> str:
+    """A value for an error's text: as `repr`, cut in the middle where it is long, whatever it holds."""
+    return _SHOWN.repr(value)

@@ -14,9 +14,9 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 FLOW = [
-    "errors", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled", "margins", "results",
-    "hub", "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training", "measuring",
-    "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
+    "errors", "side_files", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled", "margins",
+    "results", "hub", "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
+    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

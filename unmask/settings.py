@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from unmask.errors import SettingsError
+from unmask.side_files import short
 
 
 class Settings(BaseModel):
@@ -73,7 +74,7 @@ def _explain(kind: type[Settings], values: Any, detail: ErrorDetails) -> str:
     message = message[:1].lower() + message[1:]
     if isinstance(detail["input"], dict | Settings):
         return f"{key}: {message}" if key else message
-    return f"{key} = {detail['input']!r}: {message}"
+    return f"{key} = {short(detail['input'])}: {message}"
 
 
 def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:

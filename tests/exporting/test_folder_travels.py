@@ -13,7 +13,7 @@ import unmask
 from tests.conftest import SMALL
 from unmask.errors import ModelError
 from unmask.files import file_sha256
-from unmask.folders.sentence_files import CHECKSUMS, read_checksums
+from unmask.folders.checksums import CHECKSUMS, read_checksums
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer remember Constantinople."]
 

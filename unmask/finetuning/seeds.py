@@ -19,9 +19,9 @@ from unmask.files import write_atomically, writing
 from unmask.finetuning.fitting import FitPlan, Fitted, HeldOutData, evaluate, fit, rank
 from unmask.finetuning.result_folder import FinishedRun, ResultFolder
 from unmask.finetuning.task_files import Files, class_weights, selecting_metric
+from unmask.folders.checksums import write_checksums
 from unmask.folders.layout_names import Pooling
 from unmask.folders.model_folder import LAYOUTS, load_model
-from unmask.folders.sentence_files import write_checksums
 from unmask.folders.task_folder import TaskHead, TaskNetwork, save_task_model, with_task_head
 from unmask.folders.transformers_folder import (
     TransformersPretrained,

@@ -29,8 +29,12 @@ def load_json(file: Path) -> Any:
     deep = f"nested deeper than {_DEPTH}"
     try:
         content = json.loads(text)
+    except json.JSONDecodeError:
+        raise
     except RecursionError as error:
         raise ValueError(deep) from error
+    except ValueError as error:  # the only other that Python raises here, with advice for programmers
+        raise ValueError("a number of thousands of digits") from error
     level = [content]
     for _ in range(_DEPTH):
         level = [inner for value in level for inner in _within(value)]

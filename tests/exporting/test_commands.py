@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 def test_verify(main: Main, run: unmask.Run, copy: Path) -> None:
     code, out, err = main("verify", run.folder / "model")
     assert code == 0
-    assert "all 9 checks passed, 1 not made" in out
+    assert "all 10 checks passed, 1 not made" in out
     assert "onnx equals ours" in out
     assert "passed" not in err
     config = json.loads((copy / "config.json").read_text())

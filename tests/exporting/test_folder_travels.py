@@ -121,7 +121,9 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
 def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:
     folder = travelled.folder / "model"
     found = read_checksums(folder)
-    decisive = ("config.json", "model.safetensors", "tokenizer.json")
+    decisive = [
+        "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
     assert found == {name: file_sha256(folder / name) for name in decisive}
 
 

@@ -131,7 +131,7 @@ def special_ids(subject: CheckedModel) -> Check:
     ]
     vocab_size = subject.config.get("vocab_size", 0)
     if not isinstance(vocab_size, int) or tokenizer.vocab_size > vocab_size:
-        wrong.append(f"the tokenizer has {tokenizer.vocab_size} ids, the model only {short(vocab_size)}")
+        wrong.append(f"the tokenizer has {tokenizer.vocab_size:,} ids, the model only {short(vocab_size)}")
     if len(set(ids.values())) < len(ids):
         wrong.append(f"special tokens share an id: {ids}")
     around = tokenizer.encode_prompt("").tolist()

@@ -87,10 +87,10 @@ def check_finite(model: nn.Module, folder: Path) -> None:
 
 def _check_counts(content: Mapping[str, Any], most: int, folder: Path) -> None:
     for key, value in _numbers("", content):
-        if _COUNTS.search(key) and abs(value) > most:
+        if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
             raise ModelError(
-                f"{folder / CONFIG}: {short(key)} = {short(value)} is more than the weights beside it have of "
-                "anything; give the configuration that belongs to them"
+                f"{folder / CONFIG}: {short(key)} = {short(value)} is no number of anything that the weights beside it "
+                "have; give the configuration that belongs to them"
             )
 
 

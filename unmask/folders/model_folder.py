@@ -176,6 +176,14 @@ def build_from_weights(
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ours = names.from_transformers(weights, shapes, where=str(where))
     has_head = "head.bias" in ours
+    for name in names.known:
+        if has_head and name.endswith("decoder.weight") and not _is_same(weights.get(name), ours["encoder.tokens"]):
+            log.warning(
+                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
+                "libraries may take it (unmask verify compares them)",
+                where,
+                name,
+            )
     if not has_head:
         log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
         initialise_head(model, seed=0)
@@ -183,6 +191,11 @@ def build_from_weights(
     used = {theirs for name in shapes for theirs in names.theirs(name)}
     model.kept_weights = names.kept_weights(weights, used, where=str(where))
     return model
+
+
+def _is_same(stored: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that may be stored besides says nothing new."""
+    return stored is None or (stored.shape == tensor.shape and torch.equal(stored.to(torch.float32), tensor))
 
 
 def label_content(names: Sequence[str]) -> dict[str, Any]:

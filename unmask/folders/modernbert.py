@@ -162,11 +162,9 @@ def _global_every(content: dict[str, Any]) -> Any:
     types = content.get("layer_types")
     if types is None:
         return content["global_attn_every_n_layers"]
-    if not isinstance(types, list) or len(types) != content["num_hidden_layers"]:
-        raise ModelError(
-            f"config.json: layer_types = {short(types)} is no list of a kind for each of the "
-            f"{short(content['num_hidden_layers'])} layers"
-        )
+    layers = content["num_hidden_layers"]
+    if not isinstance(types, list) or (isinstance(layers, int) and len(types) != layers):
+        raise ModelError(f"config.json: layer_types = {short(types)} does not name a kind for each of {layers} layers")
     wanted = [kind == "full_attention" for kind in types]
     every = next((layer for layer, is_global in enumerate(wanted) if is_global and layer), max(1, len(types)))
     if wanted == [layer % every == 0 for layer in range(len(types))]:

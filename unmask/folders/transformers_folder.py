@@ -341,7 +341,8 @@ def _kind(folder: Path) -> str:
 
 def _reason(error: BaseException) -> str:
     """Whatever it raised, in a line; many of them say nothing without their type."""
-    line = next(iter(str(error).strip().splitlines()), "")
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return (
         line[:_LINE] if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"[:_LINE]
     )

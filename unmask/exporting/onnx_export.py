@@ -142,7 +142,7 @@ def export(
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _unfinished(out) as made:
+        with unfinished(out) as made:
             graphs = _write(subject, made, kinds, int8=int8)
             place.make()
             place.clear(place.ours)
@@ -155,7 +155,7 @@ def export(
 
 
 @contextmanager
-def _unfinished(out: Path) -> Iterator[Path]:
+def unfinished(out: Path) -> Iterator[Path]:
     """A folder beside the export's for what is not compared yet; those of exports that were killed are removed.
 
     Whoever writes in one holds a lock there, which the system takes back from a process that is killed.

@@ -106,7 +106,8 @@ class Names:
         """
         found = {}
         for name, theirs in self.find(shapes, weights, where=where).items():
-            found[name] = torch.cat([weights[part].to(torch.float32) for part in theirs])
+            parts = [weights[part].to(torch.float32) for part in theirs]
+            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
             if not found[name].sum().isfinite() and (number := int((~found[name].isfinite()).sum())):
                 raise ModelError(
                     f"{where}: {', '.join(theirs)} hold {number:,} values that are not finite (NaN or infinity), so "

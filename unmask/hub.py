@@ -14,7 +14,6 @@ what a run notes of it.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import ModelError, TokenizerError, UnmaskError
+from unmask.side_files import load_json
 
 _NAME = re.compile(r"([A-Za-z0-9]([\w.-]*\w)?/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
 _REVISION = re.compile(r"refs/[\w./-]{1,99}|[\w.-]{1,99}", re.ASCII)
@@ -114,8 +114,9 @@ def _lacks_model(folder: Path) -> str | None:
 def _parts(index: Path) -> list[str]:
     """The files that share the weights."""
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        names = sorted(set(load_json(index)["weight_map"].values()))
+        return [Path(name).name for name in names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
 
 

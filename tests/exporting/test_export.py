@@ -24,8 +24,8 @@ from unmask.exporting import verification as verify_module
 from unmask.exporting.checked_model import open_checked_model
 from unmask.exporting.checks import Check
 from unmask.exporting.onnx_graphs import EmbedGraph
+from unmask.folders.checksums import CHECKSUMS
 from unmask.folders.model_folder import save_model
-from unmask.folders.sentence_files import CHECKSUMS
 from unmask.network.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 

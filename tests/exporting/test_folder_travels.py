@@ -13,7 +13,7 @@ import unmask
 from tests.conftest import SMALL
 from unmask.errors import ModelError
 from unmask.files import file_sha256
-from unmask.folders.sentence_files import CHECKSUMS, read_checksums
+from unmask.folders.checksums import CHECKSUMS, read_checksums
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer remember Constantinople."]
 
@@ -121,7 +121,9 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
 def test_checksums_are_those_of_the_files(travelled: unmask.Run) -> None:
     folder = travelled.folder / "model"
     found = read_checksums(folder)
-    decisive = ("config.json", "model.safetensors", "tokenizer.json")
+    decisive = [
+        "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
     assert found == {name: file_sha256(folder / name) for name in decisive}
 
 

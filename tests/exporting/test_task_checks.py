@@ -142,7 +142,7 @@ def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) ->
     result = unmask.verify(folder)
     assert result.passed, result.to_dict()
     assert set(result.checks) == {
-        "finite_weights", "tokenizer_round_trip", "special_ids", "tokenizer_in_transformers"
+        "finite_weights", "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
     }  # fmt: skip
     reason = "transformers runs this model here too, so there is nothing of ours to compare"
     assert {name for name, why in result.skipped.items() if why == reason} == {
@@ -173,7 +173,7 @@ def test_what_finetune_writes_has_checksums(make_model: MakeModel, tokenizer: To
     unmask.finetune(encoder, task="classify", train=train, validation=dev, out=out, settings=settings)
     result = unmask.verify(out)
     assert result.passed, result.to_dict()
-    assert result.checks["files_unchanged"].detail == "checksums of 3 files"
+    assert result.checks["files_unchanged"].detail == "checksums of 5 files"
     file = out / "model" / "model.safetensors"
     weights = load_file(file)
     weights["classifier.weight"].zero_()

@@ -29,7 +29,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 pytest.importorskip("transformers")
 CHECKS = {
     "files_unchanged", "finite_weights", "packed_equals_alone", "padded_equals_unpadded", "tokenizer_round_trip",
-    "special_ids", "tied_weights", "transformers_equals_ours", "tokenizer_in_transformers",
+    "special_ids", "side_files_agree", "tied_weights", "transformers_equals_ours", "tokenizer_in_transformers",
 }  # fmt: skip
 EMBEDDING = "model.embeddings.tok_embeddings.weight"
 
@@ -147,7 +147,11 @@ def test_a_tokenizer_that_does_not_read_what_it_writes(copy: Path) -> None:
 def test_a_tokenizer_that_transformers_reads_otherwise(copy: Path) -> None:
     """As a folder whose tokenizer_config.json is of another model: no bytes of tokenizer.json are changed."""
     change_json(copy / "tokenizer_config.json", pad_token="<nothing>")
-    assert failed(copy) == {"tokenizer_in_transformers": "transformers takes 200 for the pad token, not 0"}
+    (copy / "checksums.json").unlink()
+    assert failed(copy) == {
+        "side_files_agree": "tokenizer_config.json says pad_token = '<nothing>', tokenizer.json has '[PAD]'",
+        "tokenizer_in_transformers": "transformers takes 200 for the pad token, not 0",
+    }
     change_json(copy / "tokenizer_config.json", pad_token="[PAD]", additional_special_tokens=["a"])
     assert "has other ids in transformers" in failed(copy)["tokenizer_in_transformers"]
     change_json(copy / "tokenizer_config.json", mask_token="king")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, ModelName
+from unmask.cli.options import JsonFlag, ModelName, StrictFlag
 
 
 class Pooling(Enum):
@@ -68,6 +68,7 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
         str | None, typer.Option(help="Where a table's ids stand. \\[default: id, else the number of the row]")
     ] = None,
     precision: PrecisionOption = Precision.float32,
+    strict: StrictFlag = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -91,6 +92,7 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
             column=column,
             id_column=id_column,
             precision=precision.value,
+            strict=strict,
             overwrite=overwrite,
             note=reporter.note,
             notify=reporter.notify,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, ModelName, rates_of
+from unmask.cli.options import JsonFlag, ModelName, StrictFlag, rates_of
 
 
 def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
@@ -24,6 +24,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
         str | None,
         typer.Option(help="Column of the text in tables; doc.text is within one, a,b are two. \\[default: found]"),
     ] = None,
+    strict: StrictFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.
@@ -45,6 +46,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  (one parameter an option)
             length=length,
             pseudo_tokens=pseudo_tokens,
             column=column,
+            strict=strict,
             notify=bar.notify,
         )
     show(found, as_json=as_json)

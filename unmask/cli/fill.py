@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, ModelName, text_of
+from unmask.cli.options import JsonFlag, ModelName, StrictFlag, text_of
 
 
 class Joint(Enum):
@@ -29,6 +29,7 @@ def fill(
         str | None, typer.Option(help="The words that may stand there, with commas between them. \\[default: any]")
     ] = None,
     max_pieces: Annotated[int, typer.Option(help="Also words of several tokens, up to so many.")] = 1,
+    strict: StrictFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict what stands at every [MASK].
@@ -39,5 +40,13 @@ def fill(
     from unmask.cli.show import show
 
     given = None if candidates is None else candidates.split(",")
-    found = unmask.fill(model, text_of(text), top_k=top_k, joint=joint.value, candidates=given, max_pieces=max_pieces)
+    found = unmask.fill(
+        model,
+        text_of(text),
+        top_k=top_k,
+        joint=joint.value,
+        candidates=given,
+        max_pieces=max_pieces,
+        strict=strict,
+    )
     show(found, as_json=as_json)

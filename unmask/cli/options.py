@@ -25,6 +25,9 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(help="tokenizer.json, vocab.txt, their folder, or a name on the hub. \\[default: trains one]"),
 ]
+StrictFlag = Annotated[
+    bool, typer.Option("--strict", help="Refuse a model whose files are not what its checksums.json was written for.")
+]
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag
+from unmask.cli.options import JsonFlag, StrictFlag
 
 
 def score(
@@ -17,6 +17,7 @@ def score(
         str, typer.Option(help="Pseudo-log-likelihood: plain, or word_l2r (later pieces of the word hidden too).")
     ] = "plain",
     pairs_per_paradigm: Annotated[int | None, typer.Option(help="Take the first so many of each paradigm.")] = None,
+    strict: StrictFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Test a model's grammar on minimal pairs (BLiMP's format): accuracy by phenomenon.
@@ -28,5 +29,7 @@ def score(
     from unmask.cli.show import show
 
     with ConsoleBar("loading the model") as bar:
-        found = unmask.score(model, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm, notify=bar.notify)
+        found = unmask.score(
+            model, pairs, form=form, pairs_per_paradigm=pairs_per_paradigm, strict=strict, notify=bar.notify
+        )
     show(found, as_json=as_json)

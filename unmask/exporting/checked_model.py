@@ -7,7 +7,6 @@ Shape suffixes: B = texts, S = positions, D = hidden size.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +18,11 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.folders.layout_names import FolderLayout
-from unmask.folders.model_folder import CONFIG, LAYOUTS, find_weights, read_weights
+from unmask.folders.model_folder import CONFIG, LAYOUTS, find_weights, read_content
+from unmask.folders.stored_weights import read_weights
 from unmask.hub import HubName, hub_name
 from unmask.network.config import EncoderConfig
+from unmask.side_files import short
 from unmask.tasks.known import does_task
 from unmask.tasks.task_model import TaskModel, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
@@ -107,18 +108,14 @@ class CheckedModel:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The content of config.json."""
-        try:
-            content = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ModelError(f"{self.folder / CONFIG}: not JSON ({error})") from error
-        return dict(content)
+        return read_content(self.folder)
 
     @cached_property
     def layout(self) -> FolderLayout:
         """The model's layout."""
         kind = self.config.get("model_type")
-        if kind not in LAYOUTS:
-            raise ModelError(f"{self.folder / CONFIG}: model_type {kind!r} is not supported")
+        if not isinstance(kind, str) or kind not in LAYOUTS:
+            raise ModelError(f"{self.folder / CONFIG}: model_type {short(kind)} is not supported")
         return LAYOUTS[kind]
 
     @cached_property
@@ -177,8 +174,8 @@ class CheckedModel:
     @property
     def tells_types(self) -> bool:
         """Whether config.json says that the model tells token types apart; BERT's do where it says nothing."""
-        usual = 2 if self.config.get("model_type") == "bert" else 1
-        return int(self.config.get("type_vocab_size") or usual) > 1
+        said = self.config.get("type_vocab_size") or (2 if self.config.get("model_type") == "bert" else 1)
+        return isinstance(said, int) and said > 1
 
     @property
     def num_types(self) -> int:
@@ -202,8 +199,8 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
         return subject
     if isinstance(kind, str) and kind not in LAYOUTS and not subject.does_task:
         raise ModelError(
-            f"{subject.folder}: the layout {kind!r} is none of ours ({', '.join(LAYOUTS)}), so there is no network to "
-            "compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, finetune), and "
-            "optimum exports it"
+            f"{subject.folder}: the layout {short(kind)} is none of ours ({', '.join(LAYOUTS)}), so there is no "
+            "network to compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, "
+            "finetune), and optimum exports it"
         )
     return subject

@@ -9,16 +9,21 @@ folder has one task, and a model with several gets a folder for each:
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.claimed import ClaimedFolder, held_file
+from filelock import FileLock, Timeout
+
+from unmask.claimed import LOCK, ClaimedFolder, held_file
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.checked_model import CheckedModel, open_checked_model
 from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours
@@ -138,16 +143,36 @@ def export(
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with held_file(out), tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
+        with held_file(out), unfinished(out) as made:
             place.check(overwrite=overwrite)  # again: nobody else comes from now on
-            graphs = _write(subject, Path(made), kinds, int8=int8)
+            graphs = _write(subject, made, kinds, int8=int8)
             place.make()
             place.clear(place.ours)
-            for new in Path(made).iterdir():
-                os.replace(new, out / new.name)
+            for new in made.iterdir():
+                if new.name != LOCK:
+                    os.replace(new, out / new.name)
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(str(model), out, graphs)
+
+
+@contextmanager
+def unfinished(out: Path) -> Iterator[Path]:
+    """A folder beside the export's for what is not compared yet; those of exports that were killed are removed.
+
+    Whoever writes in one holds a lock there, which the system takes back from a process that is killed.
+    """
+    for left in out.parent.glob(f".{glob.escape(out.name)}-*"):
+        if not (left / LOCK).is_file():
+            continue
+        with suppress(Timeout), FileLock(left / LOCK, timeout=0):
+            log.info("%s was left by an export that was stopped: it is removed", left)
+            shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as made,
+        FileLock(Path(made) / LOCK),
+    ):
+        yield Path(made)
 
 
 def _wanted(subject: CheckedModel, task: str | None) -> tuple[type[Graph], ...]:

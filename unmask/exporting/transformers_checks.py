@@ -35,8 +35,8 @@ def missing_transformers() -> str | None:
 
 def transformers_equals_ours(subject: CheckedModel) -> Check:
     """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
+    rows = subject.probe.padded(subject.tokenizer.special.pad)  # which loads ours first: it keeps sizes in bounds
     theirs = _auto_model(subject.folder, has_head=subject.has_head)
-    rows = subject.probe.padded(subject.tokenizer.special.pad)
     real = rows["attention_mask"].bool()
     types = {"token_type_ids": rows["token_type_ids"]} if subject.num_types > 1 else {}
     ours = subject.run(

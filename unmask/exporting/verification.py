@@ -22,6 +22,7 @@ from unmask.exporting.checks import (
 from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours, onnx_tokenizer_equals_ours
 from unmask.exporting.onnx_export import ONNX
 from unmask.exporting.onnx_graphs import FILE, EmbedGraph, Graph, graphs_of, int8_file, missing_onnx
+from unmask.exporting.side_file_checks import side_files_agree
 from unmask.exporting.transformers_checks import (
     missing_transformers,
     task_head_equals_ours,
@@ -41,6 +42,7 @@ _OURS: dict[str, Callable[[CheckedModel], Check | str]] = {
     "padded_equals_unpadded": padded_equals_unpadded,
     "tokenizer_round_trip": tokenizer_round_trip,
     "special_ids": special_ids,
+    "side_files_agree": side_files_agree,
     "tied_weights": tied_weights,
 }
 _TRANSFORMERS: dict[str, Callable[[CheckedModel], Check | str]] = {

@@ -16,6 +16,7 @@ from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
 from unmask.finetuning.task_files import chosen_settings, examples_given, needs_packages, read_files
 from unmask.folders.card_head import Origin, base_models
+from unmask.folders.checksums import files_checked
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
@@ -256,8 +257,9 @@ def _opened(
     """Model and files, read and found to fit each other."""
     kind = task_named(task)
     needs_packages()
-    tokenizer = load_tokenizer(source)
-    pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
+    with files_checked(source):
+        tokenizer = load_tokenizer(source)
+        pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
     pooling = pooling_for(pretrained, kind, settings.pooling)
     for name, each in given.items():
         if each.path.is_dir():

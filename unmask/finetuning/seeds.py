@@ -21,9 +21,9 @@ from unmask.finetuning.fitting import FitPlan, Fitted, HeldOutData, evaluate, fi
 from unmask.finetuning.result_folder import FinishedRun, ResultFolder
 from unmask.finetuning.task_files import Files, class_weights, selecting_metric
 from unmask.folders.card_head import Origin
+from unmask.folders.checksums import write_checksums
 from unmask.folders.layout_names import Pooling
 from unmask.folders.model_folder import LAYOUTS, load_model
-from unmask.folders.sentence_files import write_checksums
 from unmask.folders.task_folder import TaskHead, TaskNetwork, save_task_model, with_task_head
 from unmask.folders.transformers_folder import (
     TransformersPretrained,

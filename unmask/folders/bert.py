@@ -109,6 +109,7 @@ def read_family_config(
         ModelError: It is no such encoder, lacks a key, or has a value that is not allowed.
     """
     content = {**_DEFAULTS, **content}
+    activation = content["hidden_act"]
     of_classifier = content.get("classifier_dropout")  # null in most folders
 
     def values() -> dict[str, Any]:
@@ -123,8 +124,8 @@ def read_family_config(
             "hidden_size": content["hidden_size"],
             "num_heads": content["num_attention_heads"],
             "intermediate_size": content["intermediate_size"],
-            "activation": _ACTIVATIONS.get(content["hidden_act"], content["hidden_act"]),
-            "max_position_embeddings": content["max_position_embeddings"] - first_position,
+            "activation": _ACTIVATIONS.get(activation, activation) if isinstance(activation, str) else activation,
+            "max_position_embeddings": _without(content["max_position_embeddings"], first_position),
             "norm_eps": content["layer_norm_eps"],
             "rotary": None,
             "type_vocab_size": content["type_vocab_size"],
@@ -134,6 +135,11 @@ def read_family_config(
         }
 
     return read_values(content, must_be=_MUST_BE, ours=_OURS, values=values)
+
+
+def _without(positions: Any, first: int) -> Any:
+    """What is no number is an error further on."""
+    return positions - first if isinstance(positions, int) else positions
 
 
 def _write_bert_config(config: EncoderConfig) -> dict[str, Any]:

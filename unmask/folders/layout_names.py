@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -21,8 +21,19 @@ from torch import Tensor
 from unmask.errors import ModelError, SettingsError, UnsupportedError
 from unmask.network.config import Activation, EncoderConfig
 from unmask.settings import validated
+from unmask.side_files import short
 
 log = logging.getLogger("unmask")
+
+Held = TypeVar("Held")
+
+
+class Shaped(Protocol):
+    """A tensor, or what a file says of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its size in each dimension."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +77,8 @@ class Names:
             return stored
         return stored | {other: stored[name].clone() for other, name in self.aliases.items() if name in stored}
 
-    def canonical(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights under the names of the table: with the prefix, and old spellings made new."""
+    def canonical(self, weights: Mapping[str, Held]) -> dict[str, Held]:
+        """Weights, or what is known of them, under the names of the table: with the prefix, and old spellings new."""
         bare = not any(name.startswith(self.prefix) for name in weights)
         renamed = {}
         for name, tensor in weights.items():
@@ -91,24 +102,44 @@ class Names:
             wanted, and the weights have nothing of one, or only what a classifier shares with it.
 
         Raises:
-            ModelError: A weight is missing or of another shape.
+            ModelError: A weight is missing, of another shape, or not finite.
+        """
+        found = {}
+        for name, theirs in self.find(shapes, weights, where=where).items():
+            parts = [weights[part].to(torch.float32) for part in theirs]
+            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
+            if not found[name].sum().isfinite() and (number := int((~found[name].isfinite()).sum())):
+                raise ModelError(
+                    f"{where}: {', '.join(theirs)} hold {number:,} values that are not finite (NaN or infinity), so "
+                    "the model says nothing: its training has diverged, or the file is damaged; give another copy"
+                )
+        return found
+
+    def find(
+        self, shapes: Mapping[str, torch.Size], stored: Mapping[str, Shaped], *, where: str
+    ) -> dict[str, list[str]]:
+        """Under which names parameters of ours are stored; arguments and errors as of `from_transformers`.
+
+        Args:
+            shapes: The names and shapes of our parameters that are wanted.
+            stored: Tensors under canonical names, or what a file says of them.
+            where: The file, for the error's text.
         """
         of_head = [name for name in shapes if name.startswith("head.") and name not in self.shared]
-        has_head = not of_head or any(their in weights for name in of_head for their in self.theirs(name))
+        has_head = not of_head or any(their in stored for name in of_head for their in self.theirs(name))
         found = {}
         for name, shape in shapes.items():
             if name.startswith("head.") and not has_head:
                 continue
-            names = self.theirs(name)
-            wanted = (shape[0] // len(names), *shape[1:])
-            for theirs in names:
-                if theirs not in weights:
+            found[name] = self.theirs(name)
+            wanted = (shape[0] // len(found[name]), *shape[1:])
+            for theirs in found[name]:
+                if theirs not in stored:
                     raise ModelError(f"{where}: the weights lack {theirs}, which the layout in config.json has")
-                if tuple(weights[theirs].shape) != wanted:
+                if tuple(stored[theirs].shape) != wanted:
                     raise ModelError(
-                        f"{where}: {theirs} has the shape {tuple(weights[theirs].shape)}, but config.json says {wanted}"
+                        f"{where}: {theirs} has the shape {tuple(stored[theirs].shape)}, but config.json says {wanted}"
                     )
-            found[name] = torch.cat([weights[theirs].to(torch.float32) for theirs in names])
         return found
 
     def kept_weights(self, weights: Mapping[str, Tensor], used: set[str], *, where: str) -> dict[str, Tensor]:
@@ -131,7 +162,7 @@ class Names:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return ", ".join(name[:100] for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 Pooling = Literal["mean", "first"]
@@ -186,7 +217,7 @@ class FolderLayout:
         for pooling, name in _THEIRS.items():
             if name == said:
                 return pooling
-        raise ModelError(f"{where}: {self.pooling_key} = {said!r} is not supported, only cls or mean")
+        raise ModelError(f"{where}: {self.pooling_key} = {short(said)} is not supported, only cls or mean")
 
 
 def read_values(
@@ -227,12 +258,12 @@ def read_values(
 def _check(content: Mapping[str, Any], wanted: Mapping[str, Any], error: type[ModelError]) -> None:
     for key, value in wanted.items():
         if content[key] != value:
-            raise error(f"config.json: {key} = {content[key]!r} is not supported, only {value!r}")
+            raise error(f"config.json: {key} = {short(content[key])} is not supported, only {value!r}")
 
 
 def _check_activation(activation: Any) -> None:
     known = get_args(Activation)
     if isinstance(activation, str) and activation not in known:
         raise UnsupportedError(
-            f"config.json: activation = {activation!r} is not supported, only {', '.join(map(repr, known))}"
+            f"config.json: activation = {short(activation)} is not supported, only {', '.join(map(repr, known))}"
         )

@@ -6,29 +6,31 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from unmask.errors import ModelError
 from unmask.files import absence, writing
 from unmask.folders.bert import BERT, CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from unmask.folders.layout_names import FolderLayout
 from unmask.folders.modernbert import MODERNBERT
+from unmask.folders.stored_weights import StoredTensor, check_kinds, has_weights, read_weights, stored_tensors
 from unmask.hub import MODEL, local_path
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
-from unmask.network.heads import BoundaryHead, PairHead, heads_for
+from unmask.network.heads import BoundaryHead, Head, PairHead, heads_for
 from unmask.network.initial_weights import initialise_head
 from unmask.network.layouts import Layout
+from unmask.side_files import load_json, short
 
 log = logging.getLogger("unmask")
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _CLASSIFIER = "cls.seq_relationship.weight"
 # A layout is named as transformers names it in `model_type`.
 LAYOUTS: dict[Layout, FolderLayout] = {
@@ -90,49 +92,44 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """
     content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=mask_id)
-    weights = read_weights(folder)
-    names = _label_names(config, content, weights)
-    return build_from_weights(config, weights, where=folder / WEIGHTS, label_names=names)
+    stored = layout.names.canonical(stored_tensors(folder))
+    names = _label_names(config, content, stored, folder)
+    make_checked(config, lambda: heads_for(config, label_names=names), stored, where=folder / WEIGHTS)
+    return build_from_weights(config, read_weights(folder), where=folder / WEIGHTS, label_names=names)
 
 
-def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of a folder, by the names they have there.
+def make_checked(
+    config: EncoderConfig,
+    heads: Callable[[], Sequence[Head]],
+    stored: Mapping[str, StoredTensor],
+    *,
+    where: Path,
+    wanted: Callable[[MaskedLM], Collection[str]] | None = None,
+) -> None:
+    """Makes sure that files of weights hold the network that config.json asks for, before it is made.
 
-    Raises:
-        ModelError: A file is missing or damaged.
-    """
-    weights: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder):
-        try:
-            weights |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: damaged ({error})") from error
-    return weights
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether a folder holds weights in files that are read here."""
-    return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder's weights: one, or several that an index names.
+    Args:
+        config: Of the encoder.
+        heads: Makes its heads.
+        stored: What the files say of their tensors, by canonical names.
+        where: The file, for errors.
+        wanted: Names those of its parameters that must be stored; None: all.
 
     Raises:
-        ModelError: One is missing, or the index is damaged.
+        ModelError: A weight is missing, of another shape, or of no type that a network calculates with.
     """
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if not (folder / INDEX).is_file():
-        raise ModelError(f"{folder}: there is no {WEIGHTS}")
-    try:
-        named = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        files = [folder / Path(name).name for name in sorted(named)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
-    if missing := [file for file in files if not file.is_file()]:
-        raise ModelError(f"{missing[0]}: no such file, but {INDEX} names it")
-    return files
+    names = LAYOUTS[config.layout].names
+    last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
+    size = torch.Size((config.vocab_size, config.hidden_size))
+    names.find({"encoder.tokens": size}, stored, where=str(where))
+    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
+        names.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=str(where))
+    with torch.device("meta"):  # where tensors have shapes, and no numbers
+        model = MaskedLM(config, heads())
+    some = None if wanted is None else wanted(model)
+    shapes = {name: weight.shape for name, weight in model.named_parameters() if some is None or name in some}
+    found = names.find(shapes, stored, where=str(where))
+    check_kinds({theirs: stored[theirs] for each in found.values() for theirs in each}, str(where))
 
 
 def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
@@ -155,15 +152,8 @@ def has_prediction_head(folder: Path, layout: Layout) -> bool:
     Raises:
         ModelError: The weights are missing or damaged.
     """
-    stored: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as opened:
-                stored |= dict.fromkeys(opened.keys(), torch.empty(0))
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: damaged ({error})") from error
     names = LAYOUTS[layout].names
-    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored))
+    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored_tensors(folder)))
 
 
 def build_from_weights(
@@ -186,6 +176,14 @@ def build_from_weights(
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ours = names.from_transformers(weights, shapes, where=str(where))
     has_head = "head.bias" in ours
+    for name in names.known:
+        if has_head and name.endswith("decoder.weight") and not _is_same(weights.get(name), ours["encoder.tokens"]):
+            log.warning(
+                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
+                "libraries may take it (unmask verify compares them)",
+                where,
+                name,
+            )
     if not has_head:
         log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
         initialise_head(model, seed=0)
@@ -193,6 +191,11 @@ def build_from_weights(
     used = {theirs for name in shapes for theirs in names.theirs(name)}
     model.kept_weights = names.kept_weights(weights, used, where=str(where))
     return model
+
+
+def _is_same(stored: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that may be stored besides says nothing new."""
+    return stored is None or (stored.shape == tensor.shape and torch.equal(stored.to(torch.float32), tensor))
 
 
 def label_content(names: Sequence[str]) -> dict[str, Any]:
@@ -203,20 +206,55 @@ def label_content(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
+    """The names of a head's outputs in the order of their numbers; None where there are none.
+
+    Raises:
+        ModelError: They cannot be read.
+    """
+    names = content.get("id2label")
+    if names is None:
+        return None
+    try:
+        return tuple(str(names[key]) for key in sorted(names, key=int)) if isinstance(names, dict) else _no_table()
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
+
+
+def _no_table() -> NoReturn:
+    raise TypeError
+
+
 def _label_names(
-    config: EncoderConfig, content: Mapping[str, Any], weights: dict[str, torch.Tensor]
+    config: EncoderConfig, content: Mapping[str, Any], stored: Mapping[str, StoredTensor], folder: Path
 ) -> tuple[str, ...] | None:
     """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
     layout = LAYOUTS[config.layout]
-    stored = layout.names.canonical(weights)
     wanted = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
     if any(name not in stored for ours in (*wanted, "head.bias") for name in layout.names.theirs(ours)):
         return None
     if layout.pooling_of(content, CONFIG) != "first":
         return None
-    number = len(stored[layout.names.theirs(wanted[0])[0]])
-    names = content.get("id2label") or {str(i): f"LABEL_{i}" for i in range(number)}
-    return tuple(str(names[key]) for key in sorted(names, key=int))
+    number = next(iter(stored[layout.names.theirs(wanted[0])[0]].shape), 0)
+    return label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """The content of config.json.
+
+    Raises:
+        ModelError: The file is missing, or no table in JSON.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")
+    try:
+        content = load_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{short(content)} is no table")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: not JSON ({error})") from error
+    return content
 
 
 def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
@@ -225,21 +263,15 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     Raises:
         ModelError: The file is missing or no JSON, or the layout is not supported.
     """
-    file = folder / CONFIG
-    if not file.is_file():
-        raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{file}: not JSON ({error})") from error
-    kind = content.get("model_type") if isinstance(content, dict) else None
-    if kind not in LAYOUTS:
+    content = read_content(folder)
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         supported = ", ".join(map(repr, LAYOUTS))
         raise ModelError(
-            f"{file}: model_type {kind!r} is not supported; supported are {supported} (fill, embed, evaluate, score "
-            "and finetune also take what transformers runs)"
+            f"{folder / CONFIG}: model_type {short(kind)} is not supported; supported are {supported} (fill, embed, "
+            "evaluate, score and finetune also take what transformers runs)"
         )
-    return dict(content), LAYOUTS[kind]
+    return content, LAYOUTS[kind]
 
 
 # Where a model lies: from what users call a model to its folder.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from unmask.errors import UnsupportedError
+from unmask.errors import ModelError, UnsupportedError
 from unmask.folders.layout_names import FolderLayout, Names, read_values
-from unmask.network.config import EncoderConfig, Rotary
+from unmask.network.config import EncoderConfig
 from unmask.network.heads import stored_heads
+from unmask.side_files import short
 
 log = logging.getLogger("unmask")
 
@@ -119,7 +120,7 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
     """
     content = {**_DEFAULTS, **content}
     dropouts = [content[f"{part}_dropout"] for part in ("embedding", "attention", "mlp")]
-    if len(set(dropouts)) > 1:
+    if any(rate != dropouts[0] for rate in dropouts):
         log.warning("config.json: dropout of embeddings, attention, MLP = %s; the highest is taken for all", dropouts)
 
     def values() -> dict[str, Any]:
@@ -137,13 +138,13 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
             "activation": content["hidden_activation"],
             "max_position_embeddings": content["max_position_embeddings"],
             "norm_eps": content["norm_eps"],
-            "rotary": Rotary(
-                global_every=_global_every(content),
-                local_window=content["local_attention"],
-                global_rope_theta=_theta(content, "full_attention", "global_rope_theta"),
-                local_rope_theta=_theta(content, "sliding_attention", "local_rope_theta"),
-            ),
-            "dropout": max(dropouts),
+            "rotary": {
+                "global_every": _global_every(content),
+                "local_window": content["local_attention"],
+                "global_rope_theta": _theta(content, "full_attention", "global_rope_theta"),
+                "local_rope_theta": _theta(content, "sliding_attention", "local_rope_theta"),
+            },
+            "dropout": _highest(dropouts),
             "classifier_dropout": content["classifier_dropout"],
             "initializer_range": content["initializer_range"],
         }
@@ -151,24 +152,35 @@ def read_config(content: dict[str, Any], *, mask_id: int) -> EncoderConfig:
     return read_values(content, must_be=_MUST_BE, ours=_OURS, values=values)
 
 
-def _global_every(content: dict[str, Any]) -> int:
+def _highest(rates: list[Any]) -> Any:
+    """What is no number is an error further on."""
+    others = [rate for rate in rates if not isinstance(rate, int | float)]
+    return others[0] if others else max(rates)
+
+
+def _global_every(content: dict[str, Any]) -> Any:
     types = content.get("layer_types")
     if types is None:
-        return int(content["global_attn_every_n_layers"])
+        return content["global_attn_every_n_layers"]
+    layers = content["num_hidden_layers"]
+    if not isinstance(types, list) or (isinstance(layers, int) and len(types) != layers):
+        raise ModelError(f"config.json: layer_types = {short(types)} does not name a kind for each of {layers} layers")
     wanted = [kind == "full_attention" for kind in types]
-    for every in range(1, len(types) + 1):
-        if wanted == [i % every == 0 for i in range(len(types))]:
-            return every
-    raise UnsupportedError(f"config.json: layer_types {types} is not 'every n-th layer is global'")
+    every = next((layer for layer, is_global in enumerate(wanted) if is_global and layer), max(1, len(types)))
+    if wanted == [layer % every == 0 for layer in range(len(types))]:
+        return every
+    raise UnsupportedError(f"config.json: layer_types {short(types)} is not 'every n-th layer is global'")
 
 
-def _theta(content: dict[str, Any], kind: str, old_name: str) -> float:
-    parameters = (content.get("rope_parameters") or {}).get(kind)
-    if parameters is None:
-        return float(content[old_name])
-    if parameters.get("rope_type", "default") != "default":
-        raise UnsupportedError(f"config.json: rope_type {parameters['rope_type']!r} is not supported, only 'default'")
-    return float(parameters["rope_theta"])
+def _theta(content: dict[str, Any], kind: str, old_name: str) -> Any:
+    parameters = content.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or not isinstance(own := parameters.get(kind) or {}, dict):
+        raise ModelError(f"config.json: rope_parameters = {short(parameters)} is no table with a table for {kind}")
+    if not own:
+        return content[old_name]
+    if own.get("rope_type", "default") != "default":
+        raise UnsupportedError(f"config.json: rope_type {short(own['rope_type'])} is not supported, only 'default'")
+    return own["rope_theta"]
 
 
 MODERNBERT = FolderLayout(

@@ -1,30 +1,27 @@
-"""Small files beside a model's weights: what says that its folder is one of sentence-transformers, and checksums.
+"""Small files beside a model's weights which say that its folder is one of sentence-transformers.
 
     modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
     1_Pooling/config.json    which pooling
-    checksums.json           of the files that decide what the model says
 
-The first say how tokens become a vector; they are read, and not written for a masked language model. Without them
+They say how tokens become a vector; they are read, and not written for a masked language model. Without them
 `SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
 on the encoder. With them `SparseEncoder` would put an untrained autoencoder behind the mean.
-
-By the last `unmask verify` knows whether files are what training wrote.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.files import file_sha256, write_atomically
 from unmask.folders.layout_names import Pooling
+from unmask.side_files import load_json, short
 
 MODULES = "modules.json"
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 _SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
+_LETTERS = 100  # of a name of a folder, or of a kind of pooling
 _OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
 # What newer files say under `pooling_mode`, older ones say with a key each.
 _MODES = {
@@ -47,18 +44,25 @@ def read_pooling(folder: Path) -> Pooling:
     Raises:
         ModelError: In a way that is not offered; or a file is damaged.
     """
-    modules = _modules(folder)
-    for kind, _ in modules:
+    for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
-    places = [path for kind, path in modules if kind == "Pooling"]
-    if not places:
+    if (file := pooling_file(folder)) is None:
         return "mean"
-    file = folder / places[0] / "config.json"
     modes = _modes(_read(file), file)
     if len(modes) != 1 or modes[0] not in _OFFERED:
         raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
     return _OFFERED[modes[0]]
+
+
+def pooling_file(folder: Path) -> Path | None:
+    """Where a folder says how it pools; None: nowhere.
+
+    Raises:
+        ModelError: `modules.json` is damaged.
+    """
+    places = [path for kind, path in _modules(folder) if kind == "Pooling"]
+    return folder / places[0] / "config.json" if places else None
 
 
 def read_normalize(folder: Path) -> bool:
@@ -94,9 +98,13 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
+        found = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
     except (KeyError, TypeError) as error:
         raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
+    for _, path in found:  # a folder in this one, since an export makes it anew
+        if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
+            raise ModelError(f"{file}: damaged (path {short(path)} is no name of a folder); mend it or take it away")
+    return found
 
 
 def _modes(content: Any, file: Path) -> list[str]:
@@ -104,39 +112,12 @@ def _modes(content: Any, file: Path) -> list[str]:
     if not isinstance(content, dict):
         raise ModelError(f"{file}: damaged (no table); mend it, or {_WAY_OUT}")
     if (said := content.get("pooling_mode")) is not None:
-        return [said] if isinstance(said, str) else [str(mode) for mode in said]
+        return [mode[:_LETTERS] for mode in map(str, said if isinstance(said, list) else [said])]
     return [mode for key, mode in _MODES.items() if content.get(key)] or ["mean"]
 
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return load_json(file)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: not readable as JSON ({error}); mend it") from error
-
-
-CHECKSUMS = "checksums.json"
-_FILES = ("config.json", "model*.safetensors", "tokenizer.json")  # what decides the result, and nothing else
-
-
-def write_checksums(folder: Path) -> None:
-    """Writes `checksums.json` over the files that decide what the model says; call it when they are all there."""
-    found = sorted(path for pattern in _FILES for path in folder.glob(pattern))  # transformers shares large weights out
-    content = {path.name: file_sha256(path) for path in found}
-    write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
-
-
-def read_checksums(folder: Path) -> dict[str, str] | None:
-    """File to SHA-256, or None where nobody wrote any (transformers does not).
-
-    Raises:
-        ModelError: The file is damaged.
-    """
-    file = folder / CHECKSUMS
-    if not file.is_file():
-        return None
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return {str(name): str(value) for name, value in content.items()}
-    except (ValueError, AttributeError) as error:
-        raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error

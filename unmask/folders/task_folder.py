@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unmask.errors import ModelError
 from unmask.folders.layout_names import Pooling
-from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file, read_weights
+from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, make_checked, read_config_file
+from unmask.folders.stored_weights import read_weights, stored_tensors
 from unmask.hashing import mix_ints
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
@@ -144,6 +144,13 @@ def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
     """
     content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=mask_id)
+    make_checked(
+        config,
+        lambda: [head.new(config)],
+        layout.names.canonical(stored_tensors(folder)),
+        where=folder / WEIGHTS,
+        wanted=lambda model: _names_of(model, head),
+    )
     model = MaskedLM(config, [head.new(config)])
     wanted = _names_of(model, head)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in wanted}
@@ -172,21 +179,6 @@ def pooling_of(content: Mapping[str, Any], folder: Path) -> Pooling:
     """
     layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
     return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))
-
-
-def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-    """The names of a head's outputs in the order of their numbers; transformers' own where there are none.
-
-    Raises:
-        ModelError: They cannot be read.
-    """
-    names = content.get("id2label")
-    if names is None:
-        return ("LABEL_0", "LABEL_1")
-    try:
-        return tuple(str(names[key]) for key in sorted(names, key=int))
-    except (AttributeError, ValueError) as error:
-        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
 
 
 def label_numbers(names: Sequence[str]) -> dict[str, int]:

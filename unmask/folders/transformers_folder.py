@@ -7,7 +7,6 @@ folder had one of the same size.
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,9 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError, UnsupportedError
-from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, has_weights, label_content, read_config_file
+from unmask.folders.bounded_models import check_finite, check_size
+from unmask.folders.model_folder import CONFIG, LAYOUTS, WEIGHTS, label_content, read_config_file, read_content
+from unmask.folders.stored_weights import has_weights
 from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.transformers_network import (
     TransformersBare,
@@ -30,10 +31,11 @@ from unmask.network.transformers_network import (
     transformers_config,
     width_of,
 )
+from unmask.side_files import short
 
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_LINE = 300  # letters of what a library said
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
-_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError)  # what transformers raises
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,10 @@ def runs_in_transformers(folder: Path) -> bool:
     are in other files. What is no model's folder at all is left to whoever reads it.
     """
     try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kind = read_content(folder).get("model_type")
+    except ModelError:
         return False
-    kind = content.get("model_type") if isinstance(content, dict) else None
-    if kind not in LAYOUTS:
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         return isinstance(kind, str)
     if not has_weights(folder):
         return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
@@ -92,7 +93,7 @@ def why_in_transformers(folder: Path) -> str:
     """
     kind = _kind(folder)
     if kind not in LAYOUTS:
-        return f"it is of type {kind!r}, which is none of our layouts ({', '.join(LAYOUTS)})"
+        return f"it is of type {short(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
     return unsupported(folder) or "its weights are in no file of safetensors"
 
 
@@ -126,7 +127,7 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"{folder}: this model, of type {kind!r}, runs in transformers, which is not installed: "
+            f"{folder}: this model, of type {short(kind)}, runs in transformers, which is not installed: "
             "pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
@@ -197,11 +198,11 @@ def check_transformers(folder: Path) -> None:
 
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return
-    own = "; the code that the folder brings is never run" if "auto_map" in _read_content(folder) else ""
+    own = "; the code that the folder brings is never run" if "auto_map" in read_content(folder) else ""
     raise ModelError(
-        f"{folder}: a model of type {kind!r} is of none of our layouts ({', '.join(LAYOUTS)}), and transformers has no "
-        f"masked language model of this type{own}; fill, embed, evaluate and score take those of either kind (finetune "
-        "takes any encoder that transformers reads)"
+        f"{folder}: a model of type {short(kind)} is of none of our layouts ({', '.join(LAYOUTS)}), and transformers "
+        f"has no masked language model of this type{own}; fill, embed, evaluate and score take those of either kind "
+        "(finetune takes any encoder that transformers reads)"
     )
 
 
@@ -227,7 +228,7 @@ def transformers_with_head(
     with drawn_from(seed, torch.device("cpu")):
         try:
             model = auto.from_config(config, trust_remote_code=False)
-        except _UNREADABLE as error:
+        except Exception as error:
             raise ModelError(
                 f"{pretrained.folder}: transformers has no head for {head.architecture} for models of type "
                 f"{config.model_type!r} ({_reason(error)})"
@@ -291,15 +292,18 @@ def read_transformers(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[
     Raises:
         ModelError: transformers cannot read it.
     """
+    check_size(auto, folder, read_content(folder))
     try:
         with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
             model, report = auto.from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )
-    except _UNREADABLE as error:
+    except Exception as error:
         why = "" if (lacking := unsupported(folder)) is None else f"{lacking}, and there is "
         raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
-    return model.float(), sorted(report["missing_keys"])
+    missing = sorted(report["missing_keys"])
+    check_finite(model, folder)
+    return model.float(), missing
 
 
 def _config_for(pretrained: TransformersPretrained, head: TaskHead, dropout: float | None) -> Any:
@@ -332,16 +336,17 @@ def _check_vocabulary(model: Any, folder: Path, vocab_size: int) -> None:
 
 
 def _kind(folder: Path) -> str:
-    return str(_read_content(folder)["model_type"])
-
-
-def _read_content(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    return str(read_content(folder)["model_type"])
 
 
 def _reason(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """Whatever it raised, in a line; many of them say nothing without their type."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return (
+        line[:_LINE] if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"[:_LINE]
+    )
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+    return ", ".join(name[:100] for name in names[:4]) + (" and more" if len(names) > 4 else "")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from unmask.network.layouts import PARTS, Layout, Parts
 from unmask.settings import Settings
 
+_END = 2**31  # of what 32 bits hold with a sign: larger numbers of rows or ids are somebody's mistake
+Size = Annotated[int, Field(ge=1, lt=_END)]
+Id = Annotated[int, Field(ge=0, lt=_END)]
 Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 Initialisation = Literal["truncated_normal", "depth_scaled", "xavier", "he"]
 
@@ -25,10 +28,12 @@ class Rotary(Settings):
     Source: Warner et al. 2024 (ModernBERT), section 2 and table 4.
     """
 
-    global_every: int = Field(default=3, ge=1)
-    local_window: int = Field(default=128, ge=2)
-    global_rope_theta: float = Field(default=160_000.0, gt=0.0)
-    local_rope_theta: float = Field(default=10_000.0, gt=0.0)
+    model_config = ConfigDict(strict=True)
+
+    global_every: Size = 3
+    local_window: int = Field(default=128, ge=2, lt=_END)
+    global_rope_theta: float = Field(default=160_000.0, gt=0.0, allow_inf_nan=False)
+    local_rope_theta: float = Field(default=10_000.0, gt=0.0, allow_inf_nan=False)
 
 
 class ModelSettings(Settings):
@@ -110,24 +115,26 @@ class EncoderConfig(Settings):
         classifier_dropout: The same of what the classifier of a task is given, while that is learned.
     """
 
+    model_config = ConfigDict(strict=True)  # a number in quotes is none
+
     layout: Layout = "modernbert"
-    vocab_size: int
-    pad_id: int
-    cls_id: int | None
-    sep_id: int | None
-    mask_id: int
-    num_layers: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    num_heads: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
+    vocab_size: Size
+    pad_id: Id
+    cls_id: Id | None
+    sep_id: Id | None
+    mask_id: Id
+    num_layers: Size
+    hidden_size: Size
+    num_heads: Size
+    intermediate_size: Size
     activation: Activation
-    max_position_embeddings: int = Field(ge=1)
-    norm_eps: float
+    max_position_embeddings: Size
+    norm_eps: float = Field(gt=0.0, allow_inf_nan=False)
     rotary: Rotary | None
-    type_vocab_size: int | None = None
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initializer_range: float
+    type_vocab_size: Size | None = None
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    initializer_range: float = Field(ge=0.0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _check(self) -> EncoderConfig:
@@ -135,6 +142,13 @@ class EncoderConfig(Settings):
         assert (self.type_vocab_size is not None) == (self.parts.type_vocab_size is not None)
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        if self.rotary is not None and self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of 2 x num_heads ({2 * self.num_heads}): rotary "
+                "positions turn pairs of each head's dimensions"
+            )
+        if self.pad_id >= self.vocab_size:
+            raise ValueError(f"pad_id {self.pad_id} is none of the {self.vocab_size} entries of the vocabulary")
         return self
 
     @property

@@ -20,7 +20,6 @@ size.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from torch.nn import functional
 
 from unmask.errors import ModelError
 from unmask.network.attention_plan import Sequences
+from unmask.side_files import load_json
 
 
 @dataclass(frozen=True)
@@ -285,5 +285,8 @@ def _knows_distances_only(config: Any) -> bool:
 def _of_tokenizer(folder: Path) -> int | None:
     """The longest input that the tokenizer's files name; transformers writes a huge number where there is none."""
     file = folder / "tokenizer_config.json"
-    found = json.loads(file.read_text(encoding="utf-8")).get("model_max_length") if file.is_file() else None
+    try:
+        found = load_json(file).get("model_max_length") if file.is_file() else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
     return int(found) if isinstance(found, int | float) and 0 < found < _UNBOUNDED else None

@@ -19,6 +19,7 @@ from torch import Tensor
 from unmask.errors import DataError, RunError
 from unmask.files import read_object, typed, whole_folder, writing
 from unmask.folders.card_head import base_models
+from unmask.folders.checksums import files_checked
 from unmask.folders.model_folder import LAYOUTS, has_prediction_head, load_model, save_model
 from unmask.hub import lasting_name
 from unmask.network.encoder import MaskedLM
@@ -141,7 +142,8 @@ def _started(
         extension = extend_vocabulary(tokenizer, texts(), settings.extend_vocab)
         changes |= _of_words(extension)
     new_head = not has_prediction_head(folder, config.layout)
-    model = load_model(folder, mask_id=tokenizer.special.mask)
+    with files_checked(folder):
+        model = load_model(folder, mask_id=tokenizer.special.mask)
     if extension is not None:
         tokenizer = extension.tokenizer
         model = with_words(model, [word.pieces for word in extension.words], first_id=extension.first_id)

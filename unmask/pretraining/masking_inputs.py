@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from unmask.errors import DataError, SettingsError
@@ -26,6 +25,7 @@ from unmask.pretraining.run_reporter import Reporter
 from unmask.shards.lexicon_file import Lexicon
 from unmask.shards.manifest import load_manifest
 from unmask.shards.store import document_frequencies
+from unmask.tokenizer.loading import read_tokenizer_json
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.scores import ScoreBoard, main_directions
 
@@ -49,7 +49,7 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
         SettingsError: The folder holds no such encoder.
     """
     table = _table(folder)
-    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend = read_tokenizer_json(folder / "tokenizer.json")
     backend.no_padding()  # which files of sentence encoders ask for
     backend.no_truncation()
     ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from unmask.files import read_object, whole_folder, write_atomically, writing
+from unmask.folders.checksums import write_checksums
 from unmask.folders.model_folder import save_model
-from unmask.folders.sentence_files import write_checksums
 from unmask.measuring.held_out import HeldOut, few_draws
 from unmask.measuring.plateau import explain_plateau, on_plateau
 from unmask.measuring.uncertainty import plain_interval

@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, Field
+
 from unmask.errors import ModelError, SettingsError
-from unmask.folders.task_folder import KEY, label_names_of, pooling_of
+from unmask.folders.model_folder import CONFIG, label_names_of
+from unmask.folders.task_folder import KEY, pooling_of
+from unmask.settings import Settings, validated
+from unmask.side_files import short
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify
 from unmask.tasks.multi_label import MultiLabel
 from unmask.tasks.pairs import Pairs
 from unmask.tasks.regress import Regress
+from unmask.tasks.settings import Columns
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 
@@ -51,14 +57,14 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
     """
     architecture, own = _architecture(content), content.get(KEY)
-    names = label_names_of(content, folder)
+    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
     kind: type[Task] | None
     if isinstance(own, dict):
-        kind = TASKS.get(own.get("kind", ""))
+        said = own.get("kind")
+        kind = TASKS.get(said) if isinstance(said, str) else None
         if kind is None:
-            raise ModelError(
-                f"{folder}: fine-tuned for {own.get('kind')!r}, which this version of unmask does not know"
-            )
+            raise ModelError(f"{folder}: fine-tuned for {short(said)}, which this version of unmask does not know")
+        _check_own(own, folder)
     else:
         own = {}
         same = [
@@ -67,12 +73,34 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         kind = next((task for task in same if task.reads(content, names)), None)
     if kind is None:
         raise ModelError(
-            f"{folder}: this model is not fine-tuned for a task (it is {architecture or 'a bare encoder'}); fine-tune "
-            "it with unmask finetune, and give the folder that is written there"
+            f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
+            "fine-tune it with unmask finetune, and give the folder that is written there"
         )
     pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
     return kind.of_content(own, names, pooling, own.get("max_length"))
 
 
+class _Own(Settings):
+    """What stands under our key besides the kind, as finetune writes it; what it says of a task stands there."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    paired: bool = False
+    max_length: int | None = Field(default=None, ge=8, lt=2**31)
+    columns: Columns | None = None
+    may_be_missing: bool = False
+    stride: int = Field(default=64, ge=0, lt=2**31)
+    longest_answer: int = Field(default=30, ge=1, lt=2**31)
+
+
+def _check_own(own: dict[str, Any], folder: Path) -> None:
+    try:
+        validated(_Own, own, where=f"{folder / CONFIG}: {KEY}")
+    except SettingsError as error:
+        raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
+
+
 def _architecture(content: Mapping[str, Any]) -> str:
-    return next(iter(content.get("architectures") or []), "")
+    said = content.get("architectures")
+    first = said[0] if isinstance(said, list) and said else ""
+    return first if isinstance(first, str) else ""

@@ -5,7 +5,6 @@ Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
-from unmask.folders.model_folder import CONFIG, find_model, read_config_file
+from unmask.folders.checksums import files_checked
+from unmask.folders.model_folder import find_model, read_config_file, read_content
 from unmask.folders.task_folder import TaskNetwork, load_task_model
 from unmask.folders.transformers_folder import load_transformers_task, runs_in_transformers
 from unmask.progress import Notify, counted, ignore
@@ -154,13 +154,14 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
         TokenizerError: The tokenizer cannot be used.
     """
     path = find_model(folder)
-    return open_fine_tuned(path, load_tokenizer(path))
+    with files_checked(path):
+        return open_fine_tuned(path, load_tokenizer(path))
 
 
 def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     """The same, with a tokenizer that is loaded already."""
     in_transformers = runs_in_transformers(folder)
-    content = _content(folder) if in_transformers else read_config_file(folder)[0]
+    content = read_content(folder) if in_transformers else read_config_file(folder)[0]
     task = task_of(content, folder, pools_itself=in_transformers)
     special = tokenizer.special
     network: TaskNetwork
@@ -178,8 +179,4 @@ def is_fine_tuned(folder: Path) -> bool:
     Raises:
         ModelError: The file is missing or no JSON, or the layout is not supported.
     """
-    return does_task(_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])
-
-
-def _content(folder: Path) -> Any:
-    return json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    return does_task(read_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])

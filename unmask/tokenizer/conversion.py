@@ -6,6 +6,8 @@ only (BertJapanese's, PhoBERT's) cannot be converted: nothing else would give th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from typing import Any
 import tokenizers
 
 from unmask.errors import TokenizerError
+from unmask.side_files import load_json, short
+from unmask.tokenizer.special_tokens import MOST_IDS
 
+_LINE = 300  # letters of what a library said
 OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError, RuntimeError)
 
 
 def convert(folder: Path) -> Any:
@@ -35,11 +39,15 @@ def convert(folder: Path) -> Any:
             "installed: pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.set_verbosity_error()
+    _check_ids(folder / "vocab.json")
     try:
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except _UNREADABLE as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({reason}){_hint(folder)}") from error
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise TokenizerError(
+            f"{folder}: no tokenizer that transformers reads ({_reason(error)}){_hint(folder)}"
+        ) from error
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise TokenizerError(
@@ -50,6 +58,46 @@ def convert(folder: Path) -> Any:
     if not any(token not in special for token in backend.get_vocab()):  # what it makes where it finds nothing
         raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){_hint(folder)}")
     return theirs
+
+
+def _check_ids(file: Path) -> None:
+    """Ids far apart end the process within the library."""
+    if not file.is_file():
+        return
+    try:
+        entries = load_json(file)
+        highest = max((id_ for id_ in entries.values() if isinstance(id_, int)), default=0)
+    except (OSError, ValueError, AttributeError) as error:
+        raise TokenizerError(f"{file}: no table of entries and their ids ({error}); give another copy") from error
+    if highest >= MOST_IDS:
+        raise TokenizerError(
+            f"{file}: the vocabulary has the id {short(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
+            "tokenizer whose ids count its entries"
+        )
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Whether it is an error, or a panic of Rust, which Python takes for more than an error."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """Makes errors of ours of whatever the `tokenizers` library raises of a file.
+
+    Raises:
+        TokenizerError: It cannot read it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_LINE]
 
 
 def _hint(folder: Path) -> str:

@@ -12,8 +12,8 @@ letters. It also names the class, which says what other files mean:
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from unmask.errors import TokenizerError
 from unmask.files import absence
 from unmask.hub import TOKENIZER, local_path
-from unmask.tokenizer.conversion import OTHER_FORMS, convert
+from unmask.side_files import load_json
+from unmask.tokenizer.conversion import OTHER_FORMS, convert, understood
 from unmask.tokenizer.esm import ESM_CLASS, USUAL, read_esm_vocab
 from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, SPELLINGS, with_special_tokens
 from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, Tokenizer
@@ -32,6 +33,7 @@ from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, Tokenizer
 log = logging.getLogger(__name__)
 
 PREFIX = "##"
+_MOST_BYTES = 256 << 20  # of a tokenizer; those of a million entries have 60 million
 # Classes of transformers that read a vocab.txt as BERT does.
 _AS_BERT = (
     None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
@@ -86,6 +88,8 @@ def _read_entries(file: Path, whose: str) -> dict[str, int]:
     Raises:
         TokenizerError: The file is not UTF-8, or holds an entry twice.
     """
+    if (size := file.stat().st_size) > _MOST_BYTES:
+        raise TokenizerError(f"{file}: {size:,} bytes, more than the {_MOST_BYTES:,} that a vocabulary may have")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -115,21 +119,22 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             installed or has no fast tokenizer of this kind.
     """
     file = source = local_path(source, TOKENIZER)
-    if source.is_dir():
+    is_folder = os.path.isdir(source)
+    if is_folder:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
-    config = _read_config(source if source.is_dir() else file.parent)
+    config = _read_config(source if is_folder else file.parent)
     kind = class_of(config)
-    if source.is_dir() and _is_of_others(source, file, kind):
+    if is_folder and _is_of_others(source, file, kind):
         theirs = convert(source)
         return _wrapped(source, theirs.backend_tokenizer, _names_of_roles(theirs.special_tokens_map), kind)
-    if not file.is_file():
+    if not os.path.isfile(file):
         lack = "there is no tokenizer.json and no vocab.txt"
         if source.exists() and not source.is_dir():
             lack = absence(source)
         raise TokenizerError(f"{source}: {lack}; give a folder that holds one, or that file")
     names: dict[str, str | None] = {**_names_of_roles(config)}
     if file.suffix != ".txt":
-        backend = _read_json(file)
+        backend = read_tokenizer_json(file)
     elif kind == ESM_CLASS:
         names = _names_in_esm(config)
         backend = read_esm_vocab(file, _read_entries(file, "ESM's"), names)
@@ -156,11 +161,16 @@ def _is_of_others(folder: Path, file: Path, kind: str | None) -> bool:
     return file == folder and any((folder / name).is_file() for name in OTHER_FORMS)
 
 
-def _read_json(file: Path) -> tokenizers.Tokenizer:
-    try:
+def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
+    """What the `tokenizers` library makes of a file.
+
+    Raises:
+        TokenizerError: It is too large, or none of its files.
+    """
+    if (size := file.stat().st_size) > _MOST_BYTES:
+        raise TokenizerError(f"{file}: {size:,} bytes, more than the {_MOST_BYTES:,} that a tokenizer may have")
+    with understood(file):
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exceptions
-        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {error}") from error
 
 
 def _wrapped(
@@ -192,8 +202,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        config = load_json(file)
+    except (OSError, ValueError) as error:
         raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
     return config if isinstance(config, dict) else {}
 

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, processors
 from unmask.errors import TokenizerError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
 # The same roles as BERT, RoBERTa, XLNet and ESM spell them.
 SPELLINGS = {

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from unmask.errors import TokenizerError
 from unmask.files import writing
 from unmask.tokenizer.alignment import TokenPlaces
-from unmask.tokenizer.special_tokens import find_special_ids
+from unmask.tokenizer.special_tokens import MOST_IDS, find_special_ids
 from unmask.tokenizer.spelling import letter_check, spelling
 from unmask.tokenizer.word_memory import WordMemory, can_remember
 from unmask.tokenizer.word_starts import WordStarts
@@ -79,6 +79,11 @@ class Tokenizer:
         Raises:
             TokenizerError: A special token is missing.
         """
+        if (highest := max(backend.get_vocab(with_added_tokens=True).values(), default=0)) >= MOST_IDS:
+            raise TokenizerError(  # before the library writes it, which ends the process where ids are that far apart
+                f"the vocabulary has the id {highest:,}, but ids up to {MOST_IDS - 1:,} are read; give a tokenizer "
+                "whose ids count its entries"
+            )
         # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
         # released tokenizers have, would silently cut the corpus.
         backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -90,7 +95,7 @@ class Tokenizer:
         self.word_starts = WordStarts(backend)
         self._letters = letter_check(backend) if self.special.unk is None else None
         vocab = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values()) + 1
+        self.vocab_size = max(vocab.values(), default=0) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
         self.token_bytes: NDArray[np.int32] = np.zeros(self.vocab_size, dtype=np.int32)
         specials = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
@@ -99,6 +104,16 @@ class Tokenizer:
             if id_ not in specials:
                 self.ordinary[id_] = _UNUSED.fullmatch(token) is None
                 self.token_bytes[id_] = self.word_starts.num_bytes(token)
+        self._check_around()
+
+    def _check_around(self) -> None:
+        with spelling():
+            around = self.backend.encode("", add_special_tokens=True).ids
+        if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
+            raise TokenizerError(
+                f"the tokenizer puts {outside[0]} around texts, which is none of its {self.vocab_size} ids; mend its "
+                "post_processor"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""

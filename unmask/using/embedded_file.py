@@ -87,6 +87,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     column: AskedColumn = None,
     id_column: str | None = None,
     precision: Precision = "float32",
+    strict: bool = False,
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
@@ -100,7 +101,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         out: A .npy file; or .parquet, which holds ids.
         pooling, normalize, long_texts: As for `Model.embed_settings`.
         column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
-        precision: As for `load`.
+        precision, strict: As for `load`.
         overwrite: Whether `out` is replaced.
         note: Told what was decided, in lines.
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
@@ -110,7 +111,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     """
     target = Path(out)
     check_out(target, overwrite=overwrite)
-    loaded = model if isinstance(model, Model) else load(model, precision=precision)
+    loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
     loaded.to(choose_device())
     with readable(file) as here:

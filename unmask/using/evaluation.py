@@ -157,6 +157,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     length: int | None = None,
     pseudo_tokens: int = PSEUDO_TOKENS,
     column: AskedColumn = None,
+    strict: bool = False,
     notify: Notify | None = None,
 ) -> Evaluation:
     """Evaluates a model on all of a text, or on the validation split of a prepared folder.
@@ -176,6 +177,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
         column: Where the text of tables stands: a name, a path into a column (`content.text`), a number counted from 0,
             or several of these. None finds it.
+        strict: Of a model that is loaded here: see `unmask.load`.
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
@@ -183,7 +185,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             range; or a loss of the model is no finite number.
     """
     _check(rates, masks, max_tokens, pseudo_tokens)
-    scorable = as_scorable(model)
+    scorable = as_scorable(model, strict=strict)
     size = _length(scorable, length)
     with naming_column(), tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         named = list(keep_given(told_apart(paths) or [], Path(scratch)))

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.errors import ModelError, SettingsError
+from unmask.folders.checksums import files_checked
 from unmask.folders.layout_names import Pooling
 from unmask.folders.model_folder import find_model, has_prediction_head, load_model, read_config_file
 from unmask.folders.sentence_files import read_normalize, read_pooling
@@ -317,6 +318,7 @@ def fill(
     joint: Joint = "beam",
     candidates: Sequence[str] | None = None,
     max_pieces: int = 1,
+    strict: bool = False,
 ) -> Filled:
     """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
 
@@ -324,15 +326,16 @@ def fill(
         model: A model, its folder, or its name on the hub.
         text: With one or several masks.
         top_k, joint, candidates, max_pieces: See `unmask.using.filling.FillSettings`.
+        strict: Of a model that is loaded here: see `load`.
 
     Raises:
         UnmaskError: As `load` and `Model.fill`.
     """
-    loaded = model if isinstance(model, Model) else load(model)
+    loaded = model if isinstance(model, Model) else load(model, strict=strict)
     return loaded.fill(text, top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
 
 
-def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
+def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
     """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
 
     Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
@@ -344,16 +347,25 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
             string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.hub`).
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
+        strict: A file that is not what the folder's checksums were written for is an error; else the log warns of it.
+            See `unmask.folders.checksums`; folders of other tools have no checksums.
 
     Raises:
-        ModelError: The folder is not there, lacks a file, or is of a type that neither we nor transformers have as a
-            masked language model; or it needs transformers, which is not installed.
+        ModelError: The folder is not there, lacks a file, holds a damaged one, or is of a type that neither we nor
+            transformers have as a masked language model; or it needs transformers, which is not installed.
         SettingsError: The precision is unknown.
         TokenizerError: The tokenizer cannot be used.
     """
     if precision not in get_args(Precision):
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
     path, hub = find_model(folder), hub_name(folder)
+    with files_checked(path, strict=strict):
+        loaded = _load(path, hub, precision)
+    loaded.set_dtype()
+    return loaded
+
+
+def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     in_transformers = runs_in_transformers(path)
     if not in_transformers:
         read_config_file(path)
@@ -364,14 +376,11 @@ def load(folder: str | Path, *, precision: Precision = "float32") -> Model:
     if in_transformers:
         task = None if fine_tuned is None else fine_tuned.network
         network, embedder = _networks_in_transformers(path, tokenizer, task)
-        loaded = Model(path, network, tokenizer, fine_tuned, embedder=embedder, has_head=network is not None,
-                       precision=precision, hub=hub)  # fmt: skip
-    else:
-        ours = _our_network(path, tokenizer, fine_tuned)
-        has_head = has_prediction_head(path, ours.config.layout)
-        loaded = Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
-    loaded.set_dtype()
-    return loaded
+        return Model(path, network, tokenizer, fine_tuned, embedder=embedder, has_head=network is not None,
+                     precision=precision, hub=hub)  # fmt: skip
+    ours = _our_network(path, tokenizer, fine_tuned)
+    has_head = has_prediction_head(path, ours.config.layout)
+    return Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
 
 
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:

@@ -65,6 +65,7 @@ def score(
     *,
     form: str = "plain",
     pairs_per_paradigm: int | None = None,
+    strict: bool = False,
     notify: Notify | None = None,
 ) -> Scored:
     """Scores a model on minimal pairs in BLiMP's format.
@@ -75,6 +76,7 @@ def score(
         pairs: A file of JSON lines, a folder of such, or a tar archive of such; or a pipe, or `-`.
         form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.measuring.pseudo_likelihood`.
         pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
+        strict: Of a model that is loaded here: see `unmask.load`.
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
@@ -93,7 +95,7 @@ def score(
             if taken[pair.paradigm] <= pairs_per_paradigm:
                 kept.append(pair)
         read = kept
-    scorable = as_scorable(model)
+    scorable = as_scorable(model, strict=strict)
     result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or usual_notify())
     return Scored(
         {

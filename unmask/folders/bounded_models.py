@@ -1,0 +1,132 @@
+"""Models of transformers, kept from being made larger than their files: its classes make whatever config.json says.
+
+numbers of layers, labels, ...    against the tensors in the files, before transformers reads the configuration,
+                                  since it writes lists of them
+parts of the network              counted while it is made, once, where tensors have shapes and no numbers
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from unmask.errors import ModelError
+from unmask.folders.stored_weights import check_kinds, has_weights, stored_tensors
+from unmask.hub import CONFIG
+from unmask.side_files import short
+
+# What transformers counts to: whatever is called so is made, or gone through, so many times.
+_COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
+_TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
+_USUAL = 10_000  # of such a number, where the files hold little
+# Of parts and numbers of a network beside those in its files: heads that are missing are drawn, and tables computed.
+_MORE_PARTS, _MORE_NUMBERS, _FACTOR = 2_000, 1 << 26, 2
+_PARTS_OF_PICKLE = 100_000  # which only reading it would tell
+
+
+class _TooLargeError(Exception):
+    """Breaks off the making of a network."""
+
+
+def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
+    """Makes sure that the files of a model hold about as much as its configuration asks for.
+
+    Args:
+        auto: One of transformers' `AutoModel` classes.
+        folder: Of the model.
+        content: Of its config.json.
+
+    Raises:
+        ModelError: It asks for more; or weights are of no type that a network calculates with.
+    """
+    if has_weights(folder):
+        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
+        check_kinds(stored, str(folder))
+        parts = len(stored)
+        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
+        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    else:
+        parts, longest = _PARTS_OF_PICKLE, _USUAL
+        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    _check_counts(content, max(_USUAL, parts, longest), folder)
+    try:
+        import transformers
+
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with _bounded(_FACTOR * parts + _MORE_PARTS, _FACTOR * numbers + _MORE_NUMBERS), torch.device("meta"):
+            auto.from_config(config, trust_remote_code=False)
+    except _TooLargeError as error:
+        raise ModelError(
+            f"{folder / CONFIG}: asks for a network of {error}, but the weights beside it hold {parts:,} tensors with "
+            f"{numbers:,} numbers in all; give the configuration that belongs to them"
+        ) from error
+    except Exception:
+        pass
+
+
+def check_finite(model: nn.Module, folder: Path) -> None:
+    """Makes sure that a loaded network says something.
+
+    Raises:
+        ModelError: A weight is NaN or infinite.
+    """
+    for name, weight in model.named_parameters():
+        if not weight.sum().isfinite() and not weight.isfinite().all():
+            raise ModelError(
+                f"{folder}: {short(name)} holds values that are not finite (NaN or infinity), so the model says "
+                "nothing: its training has diverged, or the file is damaged; give another copy"
+            )
+
+
+def _check_counts(content: Mapping[str, Any], most: int, folder: Path) -> None:
+    for key, value in _numbers("", content):
+        if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
+            raise ModelError(
+                f"{folder / CONFIG}: {short(key)} = {short(value)} is no number of anything that the weights beside it "
+                "have; give the configuration that belongs to them"
+            )
+
+
+def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
+    """All integers of a configuration, with the innermost key that each stands under."""
+    if isinstance(value, int):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in ("id2label", "label2id"):  # whose numbers are in the file, one by one
+                yield from _numbers(str(name), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(key, inner)
+
+
+@contextmanager
+def _bounded(most_parts: int, most_numbers: int) -> Iterator[None]:
+    """While it is entered, a network of more tensors or numbers is broken off."""
+    parts = numbers = 0
+
+    def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal parts, numbers
+        if tensor is not None:
+            parts, numbers = parts + 1, numbers + tensor.numel()
+        if parts > most_parts:
+            raise _TooLargeError(f"more than {most_parts:,} tensors")
+        if numbers > most_numbers:
+            raise _TooLargeError(f"more than {most_numbers:,} numbers")
+
+    handles = (
+        hooks.register_module_parameter_registration_hook(count),
+        hooks.register_module_buffer_registration_hook(count),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,102 @@
+"""Checksums of the files of a model's folder that decide what it says: whether they are what was written there.
+
+    checksums.json    {"config.json": SHA-256, "model.safetensors": ..., "tokenizer.json": ..., ...}
+
+`pretrain` and `finetune` write the file; transformers and the hub pass over it. What is not in it may be changed and
+added by anybody (README.md, files of sentence-transformers). Where one of these files is another, it was damaged, or
+written anew on purpose: by `save_pretrained` into the same folder, by merging, by hand. Nobody can tell these apart, so
+whoever loads the model is warned of both.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from unmask.errors import ModelError
+from unmask.files import file_sha256, write_atomically
+from unmask.hub import CONFIG, INDEX
+from unmask.side_files import load_json, short
+
+log = logging.getLogger("unmask")
+CHECKSUMS = "checksums.json"
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_FILES = (
+    CONFIG, *_WEIGHTS, INDEX, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
+)  # fmt: skip
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes the checksums of a folder's files; call it when they are all there."""
+    content = {path.name: file_sha256(path) for path in _deciding(folder)}
+    write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """File to SHA-256, or None where nobody wrote any (transformers does not).
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    file = folder / CHECKSUMS
+    if not file.is_file():
+        return None
+    try:
+        content = load_json(file)
+        return {str(name): str(value) for name, value in content.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
+
+
+@contextmanager
+def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
+    """While a model is loaded, its files are compared with their checksums, beside the loading where a core is free.
+
+    A folder without checksums is taken as it is; so is one whose weights cannot be loaded, of which the loading tells.
+
+    Args:
+        folder: Of the model.
+        strict: A file that was changed is an error, and no warning in the log.
+
+    Raises:
+        ModelError: A file was changed, or the checksums cannot be read, and that is an error.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(_complaint, folder)
+        yield
+        if (complaint := found.result()) is None:
+            return
+        if strict:
+            raise ModelError(complaint)
+        log.warning("%s", complaint)
+
+
+def _complaint(folder: Path) -> str | None:
+    """What is wrong, and the way out."""
+    try:
+        wanted = read_checksums(folder)
+    except ModelError as error:
+        return str(error)
+    if wanted is None:
+        return None
+    found = {path.name: path for path in _deciding(folder)}
+    changed = [name for name, path in found.items() if name in wanted and file_sha256(path) != wanted[name]]
+    changed += [name for name in found if name not in wanted and any(fnmatchcase(name, each) for each in _WEIGHTS)]
+    if not changed:
+        return None
+    several = len(changed) > 1
+    return (
+        f"{folder}: {', '.join(short(name)[1:-1] for name in sorted(changed)[:4])} {'are' if several else 'is'} not "
+        f"what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed {'them' if several else 'it'} "
+        f"on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; else take another copy of the model"
+    )
+
+
+def _deciding(folder: Path) -> list[Path]:
+    """The files that decide what the model says, and nothing else."""
+    return sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()})

@@ -79,8 +79,16 @@ def test_arguments_of_commands_are_paths(main: Main, tmp_path: Path) -> None:
     assert (code, err.splitlines()[-1].partition(";")[0]) == (2, "unmask: /dev/null: this is a device, not a file")
     code, _, err = main("pretrain", "--recipe", "/dev/null", "--out", tmp_path / "run")
     assert (code, err.partition(";")[0]) == (2, "unmask: /dev/null: this is a device, not a file")
-    code, _, err = main("embed", tmp_path / "x", tmp_path / "y" / ("a" * 300), "--out", tmp_path / ("b" * 300 + ".npy"))
-    assert (code, "File name too long; mind its name" in err) == (2, True), err
+
+
+def test_what_the_system_refuses_is_one_line(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> str:
+        raise PermissionError(13, "Permission denied", "/closed/x")
+
+    monkeypatch.setattr(sys.modules["unmask.cli.fill"], "text_of", refuse)
+    code, _, err = main("fill", "model", "-")
+    assert code == 2
+    assert err == "unmask: /closed/x: Permission denied; mind its name, and the rights and room that there are\n"
 
 
 def test_names_of_streams(tmp_path: Path) -> None:
@@ -123,6 +131,7 @@ def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
         list(TextFile(file, column="text").read())
 
 
+@pytest.mark.slow
 def test_a_corpus_of_pipes_as_a_shell_makes_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(make_text(150))
     (tmp_path / "b.txt").write_text(make_text(150, seed=1))

@@ -16,8 +16,9 @@ from safetensors import SafetensorError
 import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
-from unmask.errors import RunError, WriteError
-from unmask.files import read_object, write_atomically, writing
+from unmask.errors import CorpusError, DataError, RunError, WriteError
+from unmask.files import read_object, typed, write_atomically, writing
+from unmask.shards.lexicon_file import load_lexicon
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -106,3 +107,24 @@ def test_a_damaged_object(tmp_path: Path, content: bytes | None) -> None:
         file.write_bytes(content)
     with pytest.raises(RunError, match=r"a\.json: damaged \(.+\); take it away"):
         read_object(file, "take it away")
+
+
+def test_paths_as_they_are_typed() -> None:
+    assert [typed(path) for path in ("a/b.txt", "my runs/a", Path("-x"), "it's", "$(x)")] == [
+        "a/b.txt", "'my runs/a'", "./-x", "'it'\"'\"'s'", "'$(x)'"
+    ]  # fmt: skip
+
+
+def test_commands_that_are_suggested_quote_paths(run: unmask.Run) -> None:
+    shown = repr(unmask.Run(Path("my runs"), {**run.summary, "model": "my runs/model"}))
+    assert "Try it: unmask fill 'my runs/model' \"" in shown
+    with pytest.raises(DataError, match="make it with `unmask lexicon DATA --out 'a b/x.safetensors'`"):
+        load_lexicon(Path("a b/x.safetensors"))
+
+
+def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:
+    clear = "\x1b]2J\x9b2J\rgone\nnew"
+    for error in (CorpusError(f"{clear}: no"), WriteError(28, "full", clear), WriteError(f"{clear}: no")):
+        assert str(error).startswith("\\x1b]2J\\x9b2J\\x0dgone\nnew")
+    code, _, err = main("prepare", f"{tmp_path}/{clear}.txt", "--out", tmp_path / "data")
+    assert (code, err) == (2, f"unmask: {tmp_path}/\\x1b]2J\\x9b2J\\x0dgone new.txt: no such file\n")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ import unmask
 from tests.command_line import Main
 from unmask.cli import progress_bars as progress
 from unmask.cli.progress_bars import ConsoleBar, ConsoleReporter
+from unmask.cli.show import note, show
+from unmask.pretraining.run_reporter import PredictedToken
 from unmask.progress import Progress
+from unmask.results import Readable, Sheet, Shown, Styled
 from unmask.training.figures import Figures
 from unmask.training.loop import StepReport
 from unmask.using.scoring import score as score_pairs
@@ -130,3 +135,38 @@ def test_score_tells_its_progress(main: Main, run: unmask.Run, tmp_path: Path, m
     code, out, _ = main("score", run.folder / "model", file, "--json")
     assert (code, shown) == (0, told)
     assert json.loads(out) == expected.to_dict()
+
+
+def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files and words of a text may hold sequences that a terminal obeys, or markup of rich's."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("sys.stderr", screen)
+    bad = "\x1b]0;title\x07\x9b2J[/red][bold]"
+    with ConsoleBar(bad) as bar:
+        bar.note(bad)
+        bar.show(0.5, bad)
+        bar.progress.refresh()
+    with ConsoleReporter() as reporter:
+        reporter.predictions(1, [[PredictedToken(bad), PredictedToken(bad, predicted=bad)]])
+    show(Shouting(bad), as_json=False)
+    note(bad)
+    logging.getLogger("unmask").warning("%s", bad)
+    found = screen.getvalue()
+    assert found.count("\\x1b]0;title\\x07\\x9b2J[/red][bold]") >= 9
+    assert "\x1b]" not in found
+    assert "\x9b" not in found
+
+
+class Shouting(Readable):
+    """Shows a text in every form."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def shown(self) -> Iterator[Shown]:
+        yield self.text
+        yield Sheet((self.text,), [(Styled(self.text, "red"),)], title=self.text)
+        yield Styled(self.text, "dim")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -333,16 +334,33 @@ def test_random_weights(encoder: Path, tmp_path: Path) -> None:
 
 
 def test_csv_of_predictions(tmp_path: Path) -> None:
-    from unmask.tasks.predicting import _csv
+    from unmask.tasks.predicting import as_csv
 
     words, tags = ["New York", 'a"b', "é"], ["B-place", None, "O"]
     rows = [
         {"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "words": tuple(words), "tags": tuple(tags)}
     ]
-    (found,) = csv.DictReader(_csv(rows).splitlines())
+    (found,) = csv.DictReader(as_csv(rows).splitlines())
     assert json.loads(found["words"]) == words
     assert "é" in found["words"], "legible as it is"
     assert json.loads(found["tags"]) == tags
     assert {name: cell for name, cell in found.items() if name not in {"words", "tags"}} == {
         "row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25"
     }  # fmt: skip
+
+
+def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None:
+    from unmask.tasks.predicting import as_csv
+
+    texts = {
+        "=HYPERLINK(A1)": "'=HYPERLINK(A1)", "+1+cmd": "'+1+cmd", "-a": "'-a", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
+        "\r=1": "'\\x0d=1", "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
+    }  # fmt: skip
+    rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in texts]
+    found = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
+    assert [row["answer"] for row in found] == list(texts.values())
+    assert {row["score"] for row in found} == {"-0.5"}
+    assert [json.loads(row["words"]) for row in found] == [[f"{text}\x9b"] for text in texts], (
+        "what stands there is JSON"
+    )
+    assert "\x9b" not in as_csv(rows)

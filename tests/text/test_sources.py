@@ -12,8 +12,10 @@ import unmask
 from unmask.errors import CorpusError, SettingsError
 from unmask.text.corpus import Corpus
 from unmask.text.pipes import keep_stream
+from unmask.text.reading import BadInput
 from unmask.text.settings import CleaningSettings, CorpusSettings
-from unmask.text.sources import find_sources, find_split
+from unmask.text.sources import Source, find_sources, find_split
+from unmask.text.table_rows import rows_of
 
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
@@ -235,6 +237,31 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str,
     corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
     assert len(list(corpus.pieces())) == 151
     assert corpus.skipped == {reason: 1}
+
+
+def unclosed_quote(path: Path, num_lines: int) -> Path:
+    """CSV with a quote in line 3 that nobody closes."""
+    path.write_text('text,label\n"fine, so far",a\n"open,b\n' + "some words of a row,c\n" * num_lines)
+    return path
+
+
+def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = unclosed_quote(tmp_path / "a.csv", 50)
+    said = "a.csv: line 3: the row that begins here has a quote that is not closed by line {}; close it, and write"
+    with pytest.raises(CorpusError, match=said.format(53)):
+        texts(file)
+    bad = BadInput(skip=True)
+    assert [row["text"] for _, row in rows_of(Source(file, "csv"), bad, "text")] == ["fine, so far"]
+    assert bad.counts["rows that are not CSV"] == 51, "all lines that the quote took in"
+    monkeypatch.setattr("unmask.text.table_rows.LONGEST_ROW", 300)
+    with pytest.raises(CorpusError, match=said.format(17)):
+        texts(file)
+    monkeypatch.undo()
+    file.write_text('text,label\nx,1\n"y,1\nfine,0\nz "so",1\n')
+    with pytest.raises(
+        CorpusError, match="line 3: the row that begins here goes on to line 5, where .* may be left open;"
+    ):
+        texts(file)
 
 
 def test_damaged_binary_tables(tmp_path: Path) -> None:

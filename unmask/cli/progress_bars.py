@@ -78,7 +78,9 @@ class ConsoleBar:
             facts: What stands beside it.
         """
         if self._task is not None and not self.progress.disable:
-            self.progress.update(self._task, total=1.0 if share is not None else None, completed=share, facts=facts)
+            self.progress.update(
+                self._task, total=1.0 if share is not None else None, completed=share, facts=printable(facts)
+            )
         now = time.monotonic()
         if self.progress.disable and now - self._last_line >= LINE_SECONDS:
             self._last_line = now

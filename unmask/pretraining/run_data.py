@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ class PreparedData:
 
 def is_prepared(paths: Sequence[str | Path]) -> bool:
     """Whether the sources are a folder of prepared shards."""
-    return len(paths) == 1 and (Path(paths[0]) / MANIFEST).is_file()
+    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
 
 
 def open_prepared(root: Path) -> PreparedData:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
@@ -154,7 +155,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
 def _named_bytes(paths: Sequence[Named]) -> int:
     """Bytes of the files that are named as such, which is known before anything is read."""
     named = (Path(path) for path in paths if not isinstance(path, InMemory))
-    return sum(path.stat().st_size for path in named if path.is_file())
+    return sum(path.stat().st_size for path in named if os.path.isfile(path))
 
 
 def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
+import os
 import re
 import string
 from collections import Counter
@@ -124,7 +125,7 @@ class AnswerTask(Task):
     @classmethod
     def own_file(cls, path: Path, *, with_labels: bool) -> Sequence[Record] | None:
         """See `Task`: SQuAD's JSON, which is one object; an array of objects, or an object a line, are rows."""
-        if bare_suffix(path) != ".json" or (path.is_file() and json_form(path) != "object"):
+        if bare_suffix(path) != ".json" or (os.path.isfile(path) and json_form(path) != "object"):
             return None
         return read_squad(path, with_answers=with_labels)
 
@@ -379,7 +380,7 @@ def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CorpusError(f"{path}: {absence(path)}")
     found: list[QuestionRecord] = []
     gathered, number = Gathered(path), 0

@@ -121,7 +121,7 @@ def predict(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with held_file(target):
-            write_atomically(target, _csv(rows) if target.suffix == ".csv" else _jsonl(rows))
+            write_atomically(target, as_csv(rows) if target.suffix == ".csv" else _jsonl(rows))
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error
     return Predictions({**figures, "out": str(target)})
@@ -144,7 +144,7 @@ def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back.
 
     It is made to be opened by a spreadsheet: texts do nothing there (`_as_text`).

@@ -25,6 +25,7 @@ TEXT_NAMES = (
 CHAT_NAMES = ("messages", "conversations", "conversation")
 OTHER_NAMES = {"label", "id", "title", "idx", "index", "score", "source", "url", "date", "category", "lang", "split"}
 LOOK_ROWS = 200
+NOT_CSV = "rows that are not CSV"
 
 
 def rows_of(
@@ -93,7 +94,8 @@ def _delimited(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            bad.found("rows that are not CSV", f"{path}: {_broken_row(error, begin, reader.line_num)}")
+            bad.found(NOT_CSV, f"{path}: {_broken_row(error, begin, reader.line_num)}")
+            bad.counts[NOT_CSV] += reader.line_num - begin  # all lines that a quote took in
             continue
         if cells is None:
             return

@@ -110,7 +110,9 @@ def test_a_damaged_file(copy: Path) -> None:
     file = copy / "model.safetensors"
     file.write_bytes(file.read_bytes()[:2000])
     found = failed(copy)
-    assert set(found) == CHECKS - {"tokenizer_round_trip", "special_ids", "tokenizer_in_transformers"}
+    assert set(found) == CHECKS - {
+        "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
+    }  # fmt: skip
     assert "damaged" in found["transformers_equals_ours"]
     assert "damaged" in found["packed_equals_alone"]
     file_missing = copy / "tokenizer.json"

@@ -20,6 +20,8 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.exporting.checked_model import CheckedModel, Probe, make_probe
 from unmask.exporting.checks import TOLERANCE, Check, compare, count, worst
+from unmask.folders.bounded_models import check_size
+from unmask.folders.model_folder import read_content
 from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.encoder import MaskedLM
 from unmask.tasks.examples import Example
@@ -35,8 +37,8 @@ def missing_transformers() -> str | None:
 
 def transformers_equals_ours(subject: CheckedModel) -> Check:
     """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
-    rows = subject.probe.padded(subject.tokenizer.special.pad)  # which loads ours first: it keeps sizes in bounds
     theirs = _auto_model(subject.folder, has_head=subject.has_head)
+    rows = subject.probe.padded(subject.tokenizer.special.pad)
     real = rows["attention_mask"].bool()
     types = {"token_type_ids": rows["token_type_ids"]} if subject.num_types > 1 else {}
     ours = subject.run(
@@ -81,10 +83,12 @@ def loaded(folder: Path, auto: str, *, unneeded: str | None = None) -> torch.nn.
         unneeded: Part of the names of weights that may be missing, since no output that is compared needs them.
 
     Raises:
-        ModelError: transformers cannot load it, or finds no value for a weight that it needs.
+        ModelError: transformers cannot load it, or finds no value for a weight that it needs; or config.json asks for
+            much more than the weights hold.
     """
     import transformers
 
+    check_size(getattr(transformers, auto), folder, read_content(folder))
     with _quiet(), _as_model_error(folder):
         model, report = getattr(transformers, auto).from_pretrained(
             folder, output_loading_info=True, local_files_only=True

@@ -6,6 +6,8 @@
 # make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
+# make fuzz   damaged files for every reader, 10,000 of each; hours, goes on when stopped
+# make torture   every command that writes, killed at random moments and in pairs; hours, goes on when stopped
 # make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
 PYTHON ?= python3
@@ -17,7 +19,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies clean
+.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies fuzz torture clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -85,6 +87,16 @@ strategies: $(VENV)/.dev
 	$(BIN)/python benchmarks/strategies.py "novels=$(DATA)/novels/novels.train.10mb.txt.gz" \
 		"cpp_docs=$(DATA)/cpp_docs/cpp_docs_prose.txt.gz" --tasks "$(DATA)" --jobs $(JOBS) \
 		--table docs/masking.md --picture docs/pictures/strategies.svg $(OPTIONS)
+
+CASES ?= 10000
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) $(OPTIONS)
+
+KILLS ?= 100
+
+torture: $(VENV)/.dev
+	$(BIN)/python benchmarks/torture.py --cases $(KILLS) $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) runs build dist

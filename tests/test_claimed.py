@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from unmask.claimed import LOCK, ClaimedFolder, check_file
-from unmask.errors import DataError, RunError, WriteError
+import unmask
+from tests.conftest import SMALL
+from unmask.claimed import HOLDER, LOCK, ClaimedFolder, check_file
+from unmask.errors import CorpusError, DataError, RunError, UnmaskError, WriteError
 from unmask.files import whole_folder
 
 
@@ -123,3 +129,60 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / "model.partial" / "config.json").write_text("half")
     assert (target / "config.json").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+HOLDS = """
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from unmask.claimed import ClaimedFolder, held_file
+with ExitStack() as held:
+    for name in sys.argv[1:]:
+        root = Path(name)
+        kind = held_file(root) if root.suffix else ClaimedFolder(root=root, marker="x", what="a run").held()
+        held.enter_context(kind)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
+    """Every verb that writes says who is there; once that one is killed, it goes on."""
+    names = ("run", "data", "vectors.parquet", "lexicon.safetensors")
+    command = [sys.executable, "-c", HOLDS, *(str(tmp_path / name) for name in names)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        verbs: tuple[tuple[str, Callable[..., object]], ...] = (
+            ("run", lambda out: unmask.pretrain(data_folder, out=out, steps=1, settings=SMALL, resume=True)),
+            ("run", lambda out: unmask.pretrain(data_folder, out=out, steps=1, settings=SMALL, overwrite=True)),
+            ("data", lambda out: unmask.prepare(corpus_file, out=out, vocab_size=200)),
+            ("data", lambda out: unmask.prepare(corpus_file, out=out, vocab_size=200, overwrite=True)),
+            ("vectors.parquet", lambda out: unmask.embed(run.model, corpus_file, out=out, long_texts="truncate")),
+            ("lexicon.safetensors", lambda out: unmask.lexicon(data_folder, out=out)),
+        )
+        since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+        for name, verb in verbs:
+            message = rf"{name}: another process \({other.pid}, {since}\) is writing here; wait for it, stop it, or"
+            with pytest.raises(UnmaskError, match=message):
+                verb(tmp_path / name)
+        other.kill()
+        other.wait()
+    for name, verb in verbs[2::2]:
+        verb(tmp_path / name)
+        assert (tmp_path / name).exists()
+
+
+def test_a_folder_that_was_held_for_nothing_is_gone(tmp_path: Path) -> None:
+    run = folder(tmp_path / "out")
+    with suppress(CorpusError), run.held():
+        with pytest.raises(RunError, match=rf"another process \({os.getpid()}, since"), run.held():
+            pass
+        raise CorpusError("nothing was read")
+    assert not (tmp_path / "out").exists()
+    with run.held():
+        (tmp_path / "out" / HOLDER).write_text("?")
+        with pytest.raises(RunError, match="another process .which has just begun. is writing here"), run.held():
+            pass
+        run.claim("{}")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [LOCK, "run.json"]

@@ -55,7 +55,7 @@ def test_importing_the_package_and_the_command_line_loads_nothing_heavy() -> Non
     code = "import sys, unmask, unmask.cli.app; print(*(m for m in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "typer" in loaded
-    assert not {"torch", "numpy", "pyarrow", "tokenizers", "pydantic", "matplotlib"} & set(loaded)
+    assert not {"torch", "numpy", "pyarrow", "tokenizers", "pydantic", "matplotlib", "huggingface_hub"} & set(loaded)
 
 
 def test_every_public_name_is_there() -> None:

@@ -3,24 +3,34 @@
 A folder is claimed by one file, its marker, that says what the folder is for; what stands in it belongs to somebody
 else as long as there is none. The same few steps serve runs, fine-tunings, prepared data, comparisons and exports:
 
-    check ──▶ clear, where it is replaced ──▶ make ──▶ claim ──▶ the work, its result written last
-      └─────▶ check_same, where it goes on ────────────────────▶
+    check ──▶ held ──▶ clear, where it is replaced ──▶ make ──▶ claim ──▶ the work, its result written last
+                └────▶ check_same, where it goes on ────────────────────▶
+
+One process writes at a time: it holds a lock of the system's, which ends with the process however that ends, and says
+who it is beside it (`.lock.json`), for the error of whoever comes meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
+import socket
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import BaseFileLock, FileLock
+from filelock import BaseFileLock, FileLock, Timeout
 
 from unmask.errors import RunError, UnmaskError
-from unmask.files import write_atomically
+from unmask.files import write_atomically, writing
 
-LOCK = ".lock"
+LOCK, HOLDER = ".lock", ".lock.json"
 _LONGEST = 200  # letters of a value that an error shows
 _WAYS = {"--resume": "go on with --resume", "--overwrite": "replace it with --overwrite"}
 
@@ -52,8 +62,13 @@ class ClaimedFolder:
     def is_claimed(self) -> bool:
         """Whether it was begun here."""
         if self.marker is None:
-            return self.root.is_dir() and any(self.root.iterdir())
+            return self._holds_something
         return (self.root / self.marker).is_file()
+
+    @property
+    def _holds_something(self) -> bool:
+        """Whether there is more in it than who is there."""
+        return self.root.is_dir() and any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Whether it may be written. Nothing is touched.
@@ -99,7 +114,9 @@ class ClaimedFolder:
         if not self.root.is_dir() or (self.is_shared and self.is_claimed):
             return []
         names = (path.name for path in self.root.iterdir())
-        return sorted(name for name in names if name not in {*self.ours, LOCK} and not name.endswith(".partial"))
+        return sorted(
+            name for name in names if name not in {*self.ours, LOCK, HOLDER} and not name.endswith(".partial")
+        )
 
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
@@ -109,14 +126,14 @@ class ClaimedFolder:
         Args:
             before: What it was begun with: tables of JSON or TOML.
             now: What is asked for.
-            but_for: Keys that may differ.
+            but_for: Keys that may differ, those of tables with all that is in them.
             of: What the tables are of, for the error.
 
         Raises:
             UnmaskError: They differ; the text names the first key, both values and the ways out.
         """
         for key, old, new in differences(before, now):
-            if key not in but_for:
+            if not any(key == name or key.startswith(f"{name}.") for name in but_for):
                 raise self.changed(f"with {of}{key} = {_short(old)}, but now it is {_short(new)}")
 
     def changed(self, how: str) -> UnmaskError:
@@ -166,9 +183,73 @@ class ClaimedFolder:
         assert self.marker is not None
         write_atomically(self.root / self.marker, content)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is entered, no other process writes here. The folder is made, and goes if nothing was put into it.
+
+        Raises:
+            UnmaskError: Another process is writing here.
+            WriteError: The folder is closed to us.
+        """
+        is_new = not self.root.exists()
+        self.make()
+        with _held(self.root / LOCK, self.root / HOLDER, self.root, self.error):
+            try:
+                yield
+            finally:
+                if is_new and not self._holds_something:
+                    shutil.rmtree(self.root, ignore_errors=True)
+
     def locked(self) -> BaseFileLock:
         """While it is entered, no other process is in it for the same folder."""
         return FileLock(self.root / LOCK)
+
+
+@contextmanager
+def held_file(out: Path) -> Iterator[None]:
+    """While it is entered, no other process of this user and machine writes this file; nothing is put beside it.
+
+    Raises:
+        RunError: Another process is writing it.
+    """
+    locks = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
+    with writing(locks):
+        locks.mkdir(mode=0o700, exist_ok=True)
+    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
+    with _held(locks / f"{name}.lock", locks / f"{name}.json", out, RunError):
+        yield
+
+
+@contextmanager
+def _held(lock_file: Path, holder: Path, what: Path, error: type[UnmaskError]) -> Iterator[None]:
+    lock = FileLock(lock_file)
+    with writing(what):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an `OSError` too
+            is_free = False
+        else:
+            is_free = True
+    if not is_free:
+        raise error(
+            f"{what}: another process ({_who(holder)}) is writing here; wait for it, stop it, or give another --out"
+        )
+    try:
+        found = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        write_atomically(holder, json.dumps(found) + "\n")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _who(holder: Path) -> str:
+    try:
+        found = json.loads(holder.read_text(encoding="utf-8"))
+        where = "" if found["host"] == socket.gethostname() else f" on {found['host']}"
+        return f"{found['pid']}{where}, since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "which has just begun"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

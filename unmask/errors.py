@@ -22,6 +22,7 @@ _OPTION = re.compile(
     r"|--set (?P<quote>')?(?P<setting>[a-z_]+\.[a-z_.]+=(?(quote)[^']*|[^\s;,()]*[^\s;,():]))(?(quote)')"
     r"|--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<number>\d+)(?!\.?\w))?"
 )
+_LONGEST = 1000
 _on_command_line = False
 
 
@@ -56,11 +57,17 @@ def _in_python(found: re.Match[str]) -> str:
     return name if found["number"] is None else f"{name}={found['number']}"
 
 
+def _one_line(text: str) -> str:
+    """A text on one line, the middle of a long one left out: what libraries say of damaged files may have pages."""
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}"
+
+
 class UnmaskError(ValueError):
     """Base of everything that a user's input, settings or environment can cause."""
 
     def __str__(self) -> str:
-        return addressed(super().__str__())
+        return addressed(_one_line(super().__str__()))
 
 
 class CorpusError(UnmaskError):

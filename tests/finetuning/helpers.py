@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
+
+import unmask
 from unmask.folders.model_folder import save_model
 from unmask.network.encoder import MaskedLM
+from unmask.report.card import PLACE
 from unmask.tokenizer.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
@@ -77,3 +84,51 @@ def write_squad(path: Path, number: int, seed: int, *, missing: bool = False) ->
         paragraphs.append({"context": context, "qas": [entry]})
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}), encoding="utf-8")
     return path
+
+
+def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str, str], *swaps: tuple[str, str]) -> str:
+    """Compares the head of a card, as the hub's library reads it, with summary.json, and runs its snippets.
+
+    Args:
+        result: With its folder.
+        pipeline_tag: What the hub calls the task.
+        hub_names: The hub's name of each metric.
+        swaps: What stands in the snippets, and what is put in its place.
+
+    Returns:
+        What the snippet for transformers prints.
+    """
+    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    card = ModelCard.load(result.folder / "model" / "README.md")
+    head = card.data
+    assert (head.pipeline_tag, head.library_name) == (pipeline_tag, "transformers")
+    assert {head.base_model, head.license, head.language, head.datasets} == {None}, "nothing is guessed"
+    assert list(hub_names) == list(summary["metrics"])
+    assert head.metrics == list(dict.fromkeys(hub_names.values()))
+    [index] = head.to_dict()["model-index"]
+    assert index["name"] == result.folder.name
+    parts = [key for key in ("metrics", "test_metrics") if key in summary]
+    assert [part["dataset"]["split"] for part in index["results"]] == ["validation", "test"][: len(parts)]
+    for part, key in zip(index["results"], parts, strict=True):
+        assert part["task"]["type"] == pipeline_tag
+        assert part["dataset"]["type"] == "custom"
+        assert part["dataset"]["name"].startswith("dev.")
+        found = [(metric["type"], metric["value"]) for metric in part["metrics"]]
+        assert found == [(hub_names[name], value) for name, value in summary[key].items()]
+        assert len({metric["name"] for metric in part["metrics"]}) == len(found)
+    for counts in summary["examples"].values():
+        assert f"| {counts['records']:,} | {counts['inputs']:,} |" in card.text
+    assert all(f"| {value:.3f} |" in card.text for value in summary["metrics"].values())
+    assert str(result.folder.parent) not in card.content
+    told = []
+    snippets = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        code = snippet
+        for old, new in ((PLACE, str(result.folder / "model")), *swaps):
+            assert old in code
+            code = code.replace(old, new)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, "README.md", "exec"), {})
+        told.append(out.getvalue())
+    return told[0]

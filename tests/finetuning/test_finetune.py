@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 from pathlib import Path
@@ -11,7 +12,16 @@ import pytest
 import torch
 
 import unmask
-from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes, write_conll, write_jsonl, write_squad
+from tests.finetuning.helpers import (
+    FAST,
+    MakeModel,
+    check_card,
+    save_encoder,
+    write_classes,
+    write_conll,
+    write_jsonl,
+    write_squad,
+)
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.folders.task_folder import save_task_model
@@ -22,6 +32,8 @@ from unmask.tasks.regress import NumberPrediction
 from unmask.tasks.tag import TagsPrediction
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
+
+OF_CLASSES = {"accuracy": "accuracy", "macro_f1": "f1", "micro_f1": "f1", "matthews": "matthews_correlation"}
 
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
@@ -58,6 +70,12 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
     assert page.count("<svg") == 3
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert {line["seed"] for line in lines} == {0, 1}
+    told = check_card(result, "text-classification", OF_CLASSES, ("One text.", "The dog loves the ship at sea."))
+    assert ast.literal_eval(told)[0]["label"] == "sea"
+    card = (tmp_path / "out" / "model" / "README.md").read_text()
+    assert "| metric | validation | validation, mean of 2 seeds (± 95 %, over seeds) | test |" in card
+    spread = "".join(f" ± {margin:.3f}" for margin in [summary["margin"]["accuracy"]] if margin is not None)
+    assert f"| Accuracy | 1.000 | {summary['mean']['accuracy']:.3f}{spread} |" in card
     assert unmask.load(encoder).folder == encoder
     with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
         unmask.load(encoder).predict(["x"])
@@ -153,6 +171,9 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     [sea] = result.model.predict([rows[1][0]["text"]])
     assert isinstance(sea, NumberPrediction)
     assert sea.value == pytest.approx(rows[1][0]["score"], abs=400.0)
+    names = {"pearson": "pearsonr", "spearman": "spearmanr", "rmse": "rmse"}
+    told = check_card(result, "text-classification", names, ("One text.", rows[1][0]["text"]))
+    assert ast.literal_eval(told)[0]["score"] == pytest.approx(sea.value, rel=1e-4), "the number, and no sigmoid of it"
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:
@@ -175,6 +196,8 @@ def test_pairs(encoder: Path, tmp_path: Path) -> None:
     assert result.summary["metrics"]["accuracy"] == 1.0
     found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
     assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
+    swaps = (("One text.", "The cat sleeps at sea."), ("The other.", "The dog is at sea."))
+    assert "'both'" in check_card(result, "text-classification", OF_CLASSES, *swaps)
     with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
         result.model.predict(["alone"])
 
@@ -192,6 +215,11 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
     assert found.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
     assert found.tags == ("O", "O", "O", "O", "B-place", "O")
     assert all(share is not None and 0.5 < share <= 1.0 for share in found.probabilities)
+    names = {f"entity_{name}": name for name in ("f1", "precision", "recall")} | {"accuracy": "accuracy"}
+    swap = ("A sentence with words.", "The king sleeps in Constantinople.")
+    told = check_card(result, "token-classification", names | {"macro_f1": "f1"}, swap)
+    assert "'entity_group': 'place'" in told
+    assert "'word': 'Constantinople'" in told
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -213,6 +241,10 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     assert isinstance(gone, AnswerPrediction)
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
     assert (gone.begin is None) == missing
+    for question, answer in (("Who sleeps?", "queen"), ("Who loves?", gone.answer)):
+        swaps = (("What is asked?", question), ("A text that may hold the answer.", context))
+        told = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
+        assert told.strip() == answer
     assert isinstance(result.model.task, AnswerTask)
     assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 import unmask
 from tests.command_line import Main
@@ -67,6 +68,7 @@ def test_fine_tuning_and_predicting(main: Main, cache: Path, folder: Path) -> No
     code, _, err = main("finetune", NAME, *given, *sets)
     assert code == 0, err
     assert json.loads(Path("tuned/settings.json").read_text())["model"] == f"{NAME}@{COMMIT}"
+    assert ModelCard.load(Path("tuned/model/README.md")).data.base_model == NAME
     tuned = put_in_cache(Path("tuned/model"), cache, "owner/mood")
     by_name, by_folder = main("predict", "owner/mood", dev), main("predict", tuned, dev)
     assert by_name[0] == 0, by_name[2]
@@ -101,6 +103,7 @@ def test_a_training_begins_with_a_commit_and_keeps_to_it(
     recipe = tomllib.loads((run.folder / "recipe.toml").read_text())
     assert recipe["start"]["checkpoint"] == lasting
     assert run.summary["start"]["checkpoint"] == lasting
+    assert ModelCard.load(run.folder / "model" / "README.md").data.base_model == NAME
     assert json.loads((run.folder / "start" / "start.json").read_text())["checkpoint"] == lasting
     assert (
         unmask.pretrain([text], out="run", from_=NAME, steps=2, settings=SETTINGS, resume=True).summary == run.summary

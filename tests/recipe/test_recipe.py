@@ -133,7 +133,7 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
         (("training.learning_rate=fast",), "training.learning_rate = 'fast': input should be a valid number"),
         (("training.steps=1.5",), "training.steps = 1.5: input should be a valid integer"),
         (("model.hidden_size=30",), r"model: hidden_size 30 must be a multiple of 2 x num_heads \(8\)"),
-        (("model.layout=bart",), "model.layout = 'bart': input should be 'modernbert', 'bert', 'roberta' or"),
+        (("model.layout=bart",), "model.layout = 'bart': input should be 'modernbert', 'bert', 'roberta', "),
         (
             ("model.layout=bert", "model.local_window=64", "model.global_every=2"),
             "model: global_every, local_window: means nothing to the layout 'bert'; remove it",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 import unmask
 from unmask.measuring.held_out import RATE
@@ -26,11 +29,22 @@ def card_of(run: unmask.Run) -> str:
 
 
 def test_the_header_is_what_the_hub_reads(run: unmask.Run) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    data = hub.ModelCard(card_of(run)).data
+    data = ModelCard(card_of(run)).data
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "fill-mask", None)
     assert data.to_dict()["mask_token"] == "[MASK]"
     assert {"modernbert", "sentence-transformers", "unmask"} <= set(data.tags)
+    assert {data.language, data.base_model, data.datasets} == {None}, "nothing is guessed"
+    [index] = data.to_dict()["model-index"]
+    [result] = index["results"]
+    assert index["name"] == "short"
+    assert result["task"] == {"type": "fill-mask", "name": "Masked Language Modeling"}
+    assert result["dataset"] == {"name": "corpus.txt", "type": "custom", "split": "validation"}
+    summary = json.loads((run.folder / "summary.json").read_text())
+    figures = {"loss": "validation_loss", "accuracy": "validation_accuracy", "perplexity": "validation_perplexity"}
+    assert {each["type"]: each["value"] for each in result["metrics"]} == {
+        name: summary[key] for name, key in figures.items()
+    }
+    assert data.metrics == list(figures)
 
 
 def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
@@ -96,8 +110,8 @@ def test_a_model_that_began_as_another(
     assert "The figures are of text from the same sources. " in card
     assert "knows nothing else" not in card
     assert "someone" not in card
-    assert (f'base_model: "{base}"' in card) == (base is not None)
-    assert ("base_model" in card) == (base is not None)
+    data = ModelCard(card).data
+    assert (data.base_model, data.get("base_model_relation")) == (base, base and "finetune")
 
 
 def test_limits_of_a_model_measured_on_the_text_that_it_began_with(run: unmask.Run, tmp_path: Path) -> None:
@@ -138,4 +152,50 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
     assert 'lexicon = "mine.lexicon"' in card
     assert 'path = "tokenizer"' in card
     assert "someone" not in card
-    assert 'mask_token: "<\\"mask>"' in card
+    assert ModelCard(card).data["mask_token"] == '<"mask>'
+    assert '.fill("<\\"mask>", top_k=3)' in card
+
+
+def test_what_the_user_says_stands_in_the_head(run: unmask.Run, tmp_path: Path) -> None:
+    """Codes that YAML would take for other things, and a licence of one's own."""
+    manifest = load_manifest(run.folder / "data")
+    card = {"license": "other", "license_name": "my-license-1.0", "license_link": "LICENSE", "language": ["no", "fin"]}
+    write_card(
+        tmp_path,
+        recipe=MINIMAL_RECIPE | {"card": card},
+        manifest=manifest,
+        summary=run.summary,
+        mask_token="[MASK]",
+    )
+    found = ModelCard.load(tmp_path / "README.md")
+    assert {name: found.data.get(name) for name in card} == card
+    assert "my-license" not in found.text
+
+
+def test_odd_names_of_files(run: unmask.Run, tmp_path: Path) -> None:
+    """They are names in the head and in the text, whatever signs they have."""
+    names = [
+        "a: b.txt",
+        'it\'s "quoted" # no.txt',
+        "line\n---\nbreak.txt",
+        "`code` | cell.txt",
+        "<b>ünï\x85.txt",
+        "\udcff.txt",
+    ]
+    manifest = dataclasses.replace(
+        load_manifest(run.folder / "data"), sources=[{"path": f"/home/someone/{name}", "bytes": 1} for name in names]
+    )
+    write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=run.summary, mask_token="[MASK]")
+    card = ModelCard.load(tmp_path / "README.md")
+    [result] = card.data.eval_results[:1]
+    assert result.dataset_name == ", ".join(names).translate({0xDCFF: "?", 0x85: " "})
+    assert card.text.startswith("\n# bert")
+    assert (
+        'Sources: `a: b.txt` (1 bytes), `it\'s "quoted" # no.txt` (1 bytes), `line --- break.txt` (1 bytes), '
+        in card.text
+    )
+    assert "`` `code` | cell.txt `` (1 bytes), `<b>ünï .txt` (1 bytes), `?.txt` (1 bytes)." in card.text
+    many = dataclasses.replace(manifest, sources=[{"path": f"/{n}.txt", "bytes": 1} for n in range(20)])
+    write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=many, summary=run.summary, mask_token="[MASK]")
+    [result] = ModelCard.load(tmp_path / "README.md").data.eval_results[:1]
+    assert result.dataset_name == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt, 5.txt, 6.txt, 7.txt and 12 more"

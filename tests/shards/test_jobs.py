@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_text
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
+from unmask.claimed import LOCK
 from unmask.errors import CorpusError, DataError, SettingsError, TokenizerError
 from unmask.progress import Progress
 from unmask.shards import preparation as preparing
@@ -32,7 +33,8 @@ SMALL = TokenizerSettings(vocab_size=200)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[TextPiece, bool]]:

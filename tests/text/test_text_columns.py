@@ -63,7 +63,7 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
         opened(path, column="doc.main.txt")
     with pytest.raises(CorpusError, match=r"column 'doc.main' of row 1 is dict, not a text; its fields are text: name"):
         texts(path, column="doc.main")
-    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts; --set corpus.bad"):
+    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts; settings="):
         texts(path, column="doc.n")
     with pytest.raises(
         CorpusError, match="column 'doc.parts' of row 1 is a list of dict, not of texts; its fields are"
@@ -223,7 +223,7 @@ def test_messages_beside_other_text(tmp_path: Path) -> None:
     assert texts(path, column="chosen") == ["The king."]
     assert texts(written(tmp_path, [{"prompt": "Who is there?", "messages": SAID}])) == ["Who is there?\n\nThe king."]
     assert texts(written(tmp_path, [{"story": "Long. " * 9, "messages": SAID}])) == ["Long. " * 9]
-    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with --set"):
+    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with settings"):
         texts(written(tmp_path, [{"chosen": SAID, "n": 1}]))
     with pytest.raises(CorpusError, match="no column looks like text; columns are doc.text, n; name one with"):
         texts(written(tmp_path, [{"doc": {"text": "Within."}, "n": 1}], "parquet"))

@@ -122,7 +122,7 @@ def compare(plan: ComparisonPlan, out: str | Path, *, reporter: Reporter | None 
     recipes = {name: plan.protocol.request(name, seed=0).load() for name in plan.recipes}
     content = {
         "asked": {key: value for key, value in asdict(plan).items() if key != "seeds"} | {"primary": plan.deciding},
-        "recipes": {name: recipe.model_dump(mode="json") for name, recipe in recipes.items()},
+        "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
     items = items_of(plan.protocol)

@@ -167,7 +167,7 @@ def _begin(
     recipes = {plan.recipe: recipe} | dict(end for dimension in dimensions for end in _ends(plan, dimension))
     content = {
         "asked": {key: value for key, value in asdict(plan).items() if key != "trials"},
-        "recipes": {plan.recipe: recipe.model_dump(mode="json")},
+        "recipes": {plan.recipe: recipe.model_dump(mode="json", exclude={"card"})},
         "files": read_inputs(recipes, plan.protocol, plan.data),
     }
     claim(folder, content)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.claimed import ClaimedFolder
+from unmask.claimed import ClaimedFolder, held_file
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.checked_model import CheckedModel, open_checked_model
 from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours
@@ -137,7 +137,8 @@ def export(
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
+        with held_file(out), tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as made:
+            place.check(overwrite=overwrite)  # again: nobody else comes from now on
             graphs = _write(subject, Path(made), kinds, int8=int8)
             place.make()
             place.clear(place.ours)

@@ -14,6 +14,7 @@ from unmask.finetuning.fitting import begin_training
 from unmask.finetuning.result_folder import ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
 from unmask.finetuning.task_files import chosen_settings, examples_given, needs_packages, read_files
+from unmask.folders.card_head import Origin, base_models
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
@@ -181,9 +182,11 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             found. A number, counted from 0, where a file has no names.
         seeds: Runs, each with the next seed; None: 1.
         seed: Of the first run; None: 0.
-        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict. `card.license` and its kin say what
+            the model's card says.
         resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
-            training was over (from the beginning where there is none). More seeds may be asked for than before.
+            training was over (from the beginning where there is none). More seeds may be asked for than before, and
+            what is asked for of the card may be new.
         overwrite: Replace the result in `out`.
         reporter: Told of the progress; None logs.
 
@@ -197,21 +200,27 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     with examples_given(train, validation, test) as given:
         inputs = [each.path for each in given.values()]
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*inputs, source])
+        if resume and folder.claimed.is_claimed:
+            chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
         runs = _opened(source, task, given, chosen, reporter)
         sha256 = {name: each.sha256 for name, each in given.items()}
+    name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
     content = {
-        "model": lasting_name(model, source),
+        "model": name,
         "task": task,
         **{name: str(each.path) for name, each in given.items()},
-        "sha256": sha256 | {"model": checkpoint_sha256(source)},
+        "sha256": sha256 | {"model": model_sha256},
         "finetune": chosen.model_dump(),
     }
-    finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
-    try:
-        return FineTuned(folder.root, runs.run(folder, finished))
-    except UnmaskError:
-        folder.discard()
-        raise
+    origin = Origin(name, model_sha256, base_models(name, source))
+    with folder.claimed.held():
+        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+        finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
+        try:
+            return FineTuned(folder.root, runs.run(folder, finished, origin))
+        except UnmaskError:
+            folder.discard()
+            raise
 
 
 def forecast_finetune(  # noqa: PLR0913  (as `finetune`)

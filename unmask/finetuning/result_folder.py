@@ -1,6 +1,6 @@
 """The folder of a fine-tuned model.
 
-model/           the best model: a transformers folder, with its tokenizer
+model/           the best model: a transformers folder, with its tokenizer and its card
 model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
 settings.json    task, files and settings; a folder with it holds a result
 runs.jsonl       a line for each seed whose training is over: its figures and evaluations
@@ -20,10 +20,12 @@ from typing import Any
 from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.folders.card_head import CardSettings, with_named
 from unmask.values import parse_json
 
-# What may have changed when a fine-tuning goes on: the number of seeds, and where files lie whose content is the same.
-MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
+# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
+# content is the same.
+MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,18 @@ class ResultFolder:
     def go_on(self, content: dict[str, Any]) -> list[FinishedRun]:
         """The runs that are over, of a result that was begun with the same settings and the same content of the files.
 
-        The number of seeds may differ, and where the files lie.
+        The number of seeds may differ, what the card says, and where the files lie.
 
         Raises:
             RunError: The settings or files are others, there are fewer seeds than runs that are over, or a file is
                 damaged.
         """
+        begun = self._begun()
         try:
-            begun = parse_json(self.settings.read_text(encoding="utf-8"))
             lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
             finished = [FinishedRun(**parse_json(line)) for line in lines]
         except (ValueError, TypeError) as error:
-            raise RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite") from error
+            raise self._damaged(error) from error
         self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
         if len(finished) > (seeds := content["finetune"]["seeds"]):
             raise RunError(
@@ -78,6 +80,26 @@ class ResultFolder:
         self._claim(content)
         self._settle(finished)
         return finished
+
+    def card(self, named: CardSettings) -> CardSettings:
+        """What the card of the result that is here says, where this is asked for now.
+
+        Raises:
+            RunError: The result is damaged.
+            SettingsError: What was asked for then and now contradicts itself.
+        """
+        kept = self._begun().get("finetune", {}).get("card", {})
+        return with_named(kept, named, where=f"{self.settings}: card")
+
+    def _begun(self) -> dict[str, Any]:
+        try:
+            begun: dict[str, Any] = parse_json(self.settings.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self._damaged(error) from error
+        return begun
+
+    def _damaged(self, error: Exception) -> RunError:
+        return RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite")
 
     def waiting(self, number: int) -> Path:
         """Where the model of the N-th seed is written, if it is the best so far."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from unmask.files import write_atomically, writing
 from unmask.finetuning.fitting import FitPlan, Fitted, HeldOutData, evaluate, fit, rank
 from unmask.finetuning.result_folder import FinishedRun, ResultFolder
 from unmask.finetuning.task_files import Files, class_weights, selecting_metric
+from unmask.folders.card_head import Origin
 from unmask.folders.layout_names import Pooling
 from unmask.folders.model_folder import LAYOUTS, load_model
 from unmask.folders.sentence_files import write_checksums
@@ -35,6 +37,7 @@ from unmask.network.encoder import MaskedLM
 from unmask.network.transformers_network import TransformersTask
 from unmask.pretraining.run_reporter import Reporter
 from unmask.report.finetune_page import write_finetune_report
+from unmask.report.task_card import write_task_card
 from unmask.tasks.examples import EncodedInput, InputEncoder
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Labelled, Metrics, Task
@@ -144,13 +147,14 @@ class Runs:
         )
         self.test = None if files.test is None else self._held_out("test", files.test)
 
-    def run(self, folder: ResultFolder, finished: Sequence[FinishedRun] = ()) -> dict[str, Any]:
+    def run(self, folder: ResultFolder, finished: Sequence[FinishedRun], origin: Origin) -> dict[str, Any]:
         """Trains from every seed, saves the best model, and writes what came of it.
 
         Args:
             folder: Of the result.
             finished: Seeds whose training is over, of an earlier call that was stopped; the best one's model is in the
                 folder.
+            origin: What the encoder is, for the card.
         """
         self._announce()
         runs = list(finished)
@@ -170,7 +174,7 @@ class Runs:
                 write_checksums(place)
             runs.append(FinishedRun(figures, history, is_best))
             folder.keep(runs)
-        return self._finish(folder, runs)
+        return self._finish(folder, runs, origin)
 
     def new_model(self, seed: int) -> TaskNetwork:
         """What a run begins with, on its device.
@@ -222,8 +226,8 @@ class Runs:
     def _measure(self, model: TaskNetwork, data: HeldOutData) -> tuple[Metrics, list[Any]]:
         return evaluate(model, self.task, data)
 
-    def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun]) -> dict[str, Any]:
-        """The summary and the report; what is told of the best model is told by the one that was saved."""
+    def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun], origin: Origin) -> dict[str, Any]:
+        """The summary, the report and the card; what is told of the best model is told by the one that was saved."""
         own = max((run.figures for run in finished), key=self._rank)
         runs = [run.figures for run in finished]
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
@@ -243,13 +247,24 @@ class Runs:
         if self.test is not None:
             summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
         _, predictions = self._measure(best, self.plan.validation)
+        names = {name: file.path.name for name, file in vars(self.files).items() if file is not None}
         write_finetune_report(
             folder.report,
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run.history],
             classes=self.task.right_and_predicted(self.plan.validation.records, predictions),
-            files={name: file.path.name for name, file in vars(self.files).items() if file is not None},
+            files=names,
+        )
+        write_task_card(
+            folder.model,
+            task=self.task,
+            summary=summary,
+            settings=self.settings,
+            files=names,
+            classes=Counter(name for record in self.files.train.records for name in self.task.classes_of(record)),
+            max_length=self.encoder.max_length,
+            origin=origin,
         )
         write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return summary

@@ -34,17 +34,20 @@ class Files:
 
 
 def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
-    """The settings that `finetune.key=value` overrides say.
+    """The settings that `finetune.key=value` overrides say, and those of the card that `card.key=value` ones do.
 
     Raises:
         SettingsError: One is of another section, or not known, or has a value that it cannot have.
     """
     values: dict[str, Any] = {}
     apply_overrides(values, overrides)
-    if strangers := sorted(set(values) - {"finetune"}):
+    if strangers := sorted(set(values) - {"finetune", "card"}):
         raise SettingsError(
-            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3"
+            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3, and that of "
+            "the card, as in card.license=mit"
         )
+    for name, value in values.get("card", {}).items():
+        set_value(values, f"finetune.card.{name}", value)
     columns = values.get("finetune", {}).get("columns")
     for name, value in columns.items() if isinstance(columns, dict) else ():
         if isinstance(value, int) and not isinstance(value, bool):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unmask.errors import DataError, RunError
 from unmask.files import read_object, whole_folder, writing
+from unmask.folders.card_head import base_models
 from unmask.folders.model_folder import LAYOUTS, has_prediction_head, load_model, save_model
 from unmask.hub import lasting_name
 from unmask.network.encoder import MaskedLM
@@ -48,6 +49,7 @@ class StartFacts:
         checkpoint: Its folder, or its name and commit on the hub.
         sha256: Of its content.
         new_head: Whether it had no head for masked tokens, so that one was drawn.
+        base_models: What the hub knows it by; None in runs of earlier versions.
         positions: Longest sequence before and after, where the model was made longer.
         new_words: Words that were given entries.
         examples: The first of them.
@@ -57,6 +59,7 @@ class StartFacts:
     checkpoint: str
     sha256: str
     new_head: bool
+    base_models: tuple[str, ...] | None = None
     positions: tuple[int, int] | None = None
     new_words: int = 0
     examples: tuple[str, ...] = ()
@@ -107,7 +110,8 @@ def obtain_start(folder: Path, recipe: Recipe, texts: Callable[[], Iterable[str]
     """
     if (folder / FACTS).is_file():
         content = read_object(folder / FACTS, START_ANEW)
-        content["positions"] = content["positions"] and tuple(content["positions"])
+        for name in ("positions", "base_models"):
+            content[name] = content.get(name) and tuple(content[name])
         return StartFacts(**{**content, "examples": tuple(content["examples"])})
     assert recipe.start is not None
     facts, model, tokenizer = _started(recipe.start, recipe.training.sequence_length, texts)
@@ -144,7 +148,9 @@ def _started(
     if length > config.max_position_embeddings:
         changes["positions"] = (config.max_position_embeddings, length)
         model = with_positions(model, length)
-    return StartFacts(lasting_name(settings.checkpoint, folder), settings.sha256, new_head, **changes), model, tokenizer
+    name = lasting_name(settings.checkpoint, folder)
+    known = base_models(name, folder)
+    return StartFacts(name, settings.sha256, new_head, base_models=known, **changes), model, tokenizer
 
 
 def _of_words(extension: Extension) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.claimed import check_file
+from unmask.claimed import check_file, held_file
 from unmask.errors import RunError, SettingsError
 from unmask.hashing import permutation
 from unmask.masking.settings import MaskingSettings
@@ -135,7 +135,7 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
     Raises:
         RunError: The file cannot be written.
     """
-    with _scratch(out) as scratch:
+    with held_file(out), _scratch(out) as scratch:
         lexicon = build_lexicon(
             lambda: data.train.chunks(CHUNK_TOKENS),
             data.tokenizer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.files import read_object
+from unmask.folders.card_head import CARD, change_card
 from unmask.hub import TOKENIZER, local_path
 from unmask.margins import documents, margin
 from unmask.masking.settings import Strategy
@@ -142,7 +144,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         extend_vocab: How many words of the new text get entries of their own; with `from_`.
         old_data: Text that the model comes from, on which it is evaluated before and after; with `from_`. None takes
             the validation split of the run that made the model, where that is still there.
-        resume: Go on with the run in `out` from its last checkpoint (from the beginning where there is none).
+        resume: Go on with the run in `out` from its last checkpoint (from the beginning where there is none). What is
+            asked for of the card (`card.license`, ...) may be new: also a finished run's card says it then.
         overwrite: Remove a run in `out` first.
         reporter: Told of the progress; None logs.
 
@@ -167,15 +170,18 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         old_data=_old_paths(old_data),
     )
     reporter = reporter or usual_reporter()
-    with Interruption() as interruption:
+    with Interruption() as interruption, ExitStack() as held:
         folder = RunFolder(Path(out))
         goes_on = resume and folder.holds_run
         wanted = None if goes_on and request.is_empty else request.load()
+        card = request.card() if wanted is None else wanted.card
         inputs = _check_before(sources_given, tokenizer, wanted)
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+        held.enter_context(folder.claimed.held())
+        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+        goes_on = resume and folder.holds_run
         if overwrite:
             folder.clear()
-        folder.claimed.make()
         begins = not folder.holds_run
         if resume and begins:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
@@ -187,8 +193,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
             )
         named = any(setting.startswith("masking.budget") for setting in request.settings)
-        resolved = claim_recipe(folder, wanted, names_budget=named)
+        resolved = claim_recipe(folder, wanted, card=card, names_budget=named)
         if goes_on and folder.summary.is_file():
+            if change_card(folder.model, card):
+                reporter.note(f"{folder.model / CARD} was changed as asked for")
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
             return Run(folder.root, read_object(folder.summary, "take it away, and the run is evaluated again"))
         try:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,12 @@ from typing import Any
 from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
+from unmask.folders.card_head import CardSettings, with_named
 from unmask.hub import hub_name
 from unmask.progress import Notify, ignore
+from unmask.recipe.overrides import apply_overrides
 from unmask.recipe.recipe import CONTINUING, DEFAULT, Recipe, load_recipe
+from unmask.settings import validated
 from unmask.text.given import GIVEN, InMemory, Named, keep_given
 from unmask.text.sources import STDIN, STDIN_FILE
 from unmask.values import parse_json, parse_toml
@@ -99,16 +102,20 @@ def masks_by_tokens(folder: RunFolder) -> bool:
         return False  # whoever loads the recipe says what is wrong with it
 
 
-def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, names_budget: bool = False) -> Recipe:
+def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings, names_budget: bool = False) -> Recipe:
     """Writes the recipe into a new folder, or takes the one of the run that goes on, with the masks that it began with.
+
+    What is asked for of the card holds from now on, and the rest of it stays.
 
     Args:
         folder: Of the run.
         wanted: What is asked for; None: to go on.
+        card: What is asked for of the card.
         names_budget: Whether `masking.budget` is among what is asked for.
 
     Raises:
         RunError: Other settings are asked for than the run has.
+        SettingsError: What the card says from now on contradicts itself.
     """
     if not folder.holds_run:
         assert wanted is not None
@@ -119,7 +126,11 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, names_budget: bool
     if wanted is not None and options and not names_budget:
         wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
     if wanted is not None:
-        folder.claimed.check_same(kept.model_dump(), wanted.model_dump())
+        folder.claimed.check_same(kept.model_dump(), wanted.model_dump(), but_for={"card"})
+    said = with_named(kept.card.model_dump(), card, where=f"{folder.recipe}: card")
+    if said != kept.card:
+        kept = kept.model_copy(update={"card": said})
+        folder.claimed.claim(kept.to_toml())
     return kept
 
 
@@ -191,8 +202,18 @@ class RunRequest:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
-        return self == RunRequest()
+        """Whether nothing was asked for, but of the card perhaps."""
+        return replace(self, settings=()) == RunRequest() and all(map(_is_of_card, self.settings))
+
+    def card(self) -> CardSettings:
+        """What was asked for of the card, of a request that is empty but for that.
+
+        Raises:
+            SettingsError: It is nothing that a card can say.
+        """
+        values: dict[str, Any] = {}
+        apply_overrides(values, self.settings)
+        return validated(CardSettings, values.get("card", {}), where="card")
 
     def load(self) -> Recipe:
         """The recipe with the options on top.
@@ -215,6 +236,10 @@ class RunRequest:
         }
         usual = DEFAULT if self.from_ is None else CONTINUING
         return load_recipe(self.recipe or usual, options=options, overrides=self.settings)
+
+
+def _is_of_card(setting: str) -> bool:
+    return setting.lstrip().startswith("card.")
 
 
 def _named(source: str | Path) -> str:

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from unmask.errors import SettingsError
+from unmask.folders.card_head import CardSettings
 from unmask.hub import TOKENIZER, fetch, hub_name, lasting_name
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.measuring.settings import EvaluationSettings
@@ -59,6 +60,8 @@ class Recipe(Settings):
     Attributes:
         description: What the recipe is for, in one line.
         start: The checkpoint that the training begins with; None draws new weights.
+        card: What the user says of the model for its card. It is the one section that changes nothing of the training,
+            so a run may go on with another one.
     """
 
     description: str | None = None
@@ -72,6 +75,7 @@ class Recipe(Settings):
     training: TrainingSettings
     checkpoint: CheckpointSettings = CheckpointSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    card: CardSettings = CardSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
@@ -97,11 +101,16 @@ class Recipe(Settings):
 
     def to_toml(self) -> str:
         """The recipe as a file that `--recipe` reads; settings without a value are left out."""
-        return tomli_w.dumps(_without_none(self.model_dump()))
+        values = _without_none(self.model_dump())
+        if not values["card"]:
+            del values["card"]
+        return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe, without a budget of tokens, which earlier versions did not name."""
-        values = self.model_dump()
+        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, and without a
+        budget of tokens, which earlier versions did not name.
+        """
+        values = self.model_dump(exclude={"card"})
         if self.masking.budget == "tokens":
             del values["masking"]["budget"]
         return tomli_w.dumps(_without_none(values))

@@ -7,14 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from unmask.files import write_atomically
+from unmask.folders.card_head import (
+    CARD,
+    CardFigures,
+    CardSettings,
+    Origin,
+    base_models,
+    card_head,
+    encodable,
+    name_of_folder,
+)
 from unmask.margins import documents, margin, over, sentence, unit_of_summary
+from unmask.report.markdown import as_code, called, table, toml
 from unmask.report.page import TEMPLATES
 from unmask.shards.manifest import Manifest
 
-CARD = "README.md"
+_MOST_SOURCES = 8
 PLACE = "path/to/this/folder"  # in its snippets, which a test runs
 
 
@@ -27,7 +36,7 @@ def write_card(
     mask_token: str,
     remark: str | None = None,
 ) -> None:
-    """Writes the card. A licence is not named: only the user knows it.
+    """Writes the card. Licence and language are those of the recipe's section `card`: only the user knows them.
 
     Args:
         folder: Of the model.
@@ -38,14 +47,14 @@ def write_card(
         remark: What the reader must know of the result, if anything.
     """
     start, text = summary.get("start"), TEMPLATES.get_template("card.md")
+    origin = None if start is None else _origin_of(start)
     card = text.render(
+        head=_head(folder, recipe, manifest, summary, mask_token, origin),
         layout=recipe["model"]["layout"],
         size=_size(summary["num_parameters"]),
-        mask_token=mask_token,
-        quoted=json.dumps,  # strings of JSON are strings of YAML
-        base=None if start is None else _base_model(start),
+        mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
         place=PLACE,
-        origin=_origin(start),
+        origin=_began(origin, start),
         summary=summary,
         remark=None if remark is None else sentence(remark),
         ledger=_ledger(manifest),
@@ -54,20 +63,56 @@ def write_card(
         figures=_figures(summary),
         warning=sentence(summary["validation_warning"] or ""),
         over=over(unit_of_summary(summary)),
-        domains=_table(["", "before", "after"], rows) if (rows := _domain_rows(summary.get("domains") or {})) else None,
+        domains=table(["", "before", "after"], rows) if (rows := _domain_rows(summary.get("domains") or {})) else None,
         max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
-        knows=_knows(start),
+        knows=_knows(origin),
         knows_old=(summary.get("domains") or {}).get("old") is not None,
-        recipe=_toml({name: section for name, section in recipe.items() if name != "masking"}),
+        recipe=toml({name: section for name, section in recipe.items() if name not in ("masking", "card")}),
     )
     write_atomically(folder / CARD, card)
 
 
-def _origin(start: Mapping[str, Any] | None) -> str:
-    if start is None:
+def _head(
+    folder: Path,
+    recipe: Mapping[str, Any],
+    manifest: Manifest,
+    summary: Mapping[str, Any],
+    mask_token: str,
+    origin: Origin | None,
+) -> str:
+    names = [Path(source["path"]).name for source in manifest.sources]
+    more = f" and {len(names) - _MOST_SOURCES} more" if len(names) > _MOST_SOURCES else ""
+    metrics = {
+        "Loss, nats per hidden token": ("loss", summary["validation_loss"]),
+        "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
+        "Perplexity of hidden tokens": ("perplexity", summary["validation_perplexity"]),
+    }
+    tags = ("unmask", "masked-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
+    return card_head(
+        CardSettings.model_validate(recipe.get("card") or {}),
+        name=name_of_folder(folder),
+        task=("fill-mask", "Masked Language Modeling"),
+        tags=(*tags, "sentence-transformers"),
+        base=() if origin is None else origin.base_models,
+        figures=[CardFigures(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
+        mask_token=encodable(mask_token),
+    )
+
+
+def _origin_of(start: Mapping[str, Any]) -> Origin:
+    """Runs of earlier versions did not note what the hub calls a model that came from a folder."""
+    checkpoint = str(start["checkpoint"])
+    known = start.get("base_models")
+    if known is None:
+        known = () if Path(checkpoint).is_absolute() else base_models(checkpoint, Path())
+    return Origin(checkpoint, start["sha256"], tuple(known))
+
+
+def _began(origin: Origin | None, start: Mapping[str, Any] | None) -> str:
+    if origin is None or start is None:
         return "An encoder that was pretrained from raw text with `unmask`"
     return " ".join(
-        filter(None, [f"An encoder that began as {_called(start)}.", _changed(start), "Trained on with `unmask`"])
+        filter(None, [f"An encoder that began as {called(origin)}.", _changed(start), "Trained on with `unmask`"])
     )
 
 
@@ -75,13 +120,10 @@ def _size(number: int) -> str:
     return f"{number / 1e6:.1f}M" if number >= 1e6 else f"{number:,}"
 
 
-def _table(names: list[str], rows: list[list[str]]) -> str:
-    lines = [names, ["---"] + ["---:"] * (len(names) - 1), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 def _ledger(manifest: Manifest) -> str:
-    sources = ", ".join(f"`{Path(source['path']).name}` ({source['bytes']:,} bytes)" for source in manifest.sources)
+    sources = ", ".join(
+        f"{as_code(Path(source['path']).name)} ({source['bytes']:,} bytes)" for source in manifest.sources
+    )
     rows = [
         [name, *(f"{value:,}" for value in (split.documents, split.bytes, split.tokens, split.unknown_tokens))]
         for name, split in (("training", manifest.train), ("held out", manifest.validation))
@@ -93,7 +135,7 @@ def _ledger(manifest: Manifest) -> str:
     return "\n\n".join(
         [
             f"Sources: {sources}.",
-            _table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
+            table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
             f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}.{near} "
             f"Vocabulary: {manifest.vocab_size:,}.",
             f"Fingerprint of the data: `{manifest.fingerprint}`",
@@ -110,7 +152,7 @@ def _masking(masking: Mapping[str, Any]) -> str:
         if masking.get("static")
         else "dynamic masks that are a function of seed, epoch and text"
     )
-    return f"{named}, with {masks}:\n\n{_toml(content)}"
+    return f"{named}, with {masks}:\n\n{toml(content)}"
 
 
 def _figures(summary: Mapping[str, Any]) -> str:
@@ -133,45 +175,16 @@ def _figures(summary: Mapping[str, Any]) -> str:
     ]
     for name, figures in summary.get("objectives", {}).items():
         rows.append([f"{name.replace('_', ' ')}: right of {figures['count']:,}", f"{figures['accuracy']:.1%}"])
-    return _table(["", f"value ({over(unit_of_summary(summary))})"], rows)
+    return table(["", f"value ({over(unit_of_summary(summary))})"], rows)
 
 
-def _knows(start: Mapping[str, Any] | None) -> str:
-    if start is None:
+def _knows(origin: Origin | None) -> str:
+    if origin is None:
         return "and knows nothing else; what is wrong, private or one-sided in that text"
     return (
-        f"after all that {_called(start)} was trained on, whose licence and limits hold here too; what is wrong, "
+        f"after all that {called(origin)} was trained on, whose licence and limits hold here too; what is wrong, "
         "private or one-sided in either"
     )
-
-
-def _toml(content: Mapping[str, Any]) -> str:
-    return f"```toml\n{tomli_w.dumps(_plain(content)).strip()}\n```"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, str) and Path(value).is_absolute():
-        return Path(value).name  # a card travels, and whose machine this was is nobody's business
-    return value
-
-
-def _base_model(start: Mapping[str, Any]) -> str | None:
-    """The name that the hub knows it by; None of a folder."""
-    checkpoint = str(start["checkpoint"])
-    return None if Path(checkpoint).is_absolute() else checkpoint.partition("@")[0]
-
-
-def _called(start: Mapping[str, Any]) -> str:
-    """What it is called: its name and commit on the hub, or its folder and the beginning of its hash."""
-    checkpoint = Path(start["checkpoint"])
-    if not checkpoint.is_absolute():
-        return f"`{start['checkpoint']}`"
-    folder = checkpoint.parent if checkpoint.name == "model" else checkpoint
-    return f"`{folder.name}` (sha256 `{start['sha256'][:12]}`)"
 
 
 def _changed(start: Mapping[str, Any]) -> str:

@@ -93,59 +93,61 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     folder = DataFolder(out)
     folder.check()
     annotation = annotation or AnnotationSettings()
-    settings = preparation_settings(paths, corpus, tokenizer, annotation)
-    if resume and folder.is_complete:
-        return _complete(folder, settings, note)
-    before = None if overwrite else folder.unfinished()
-    with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
-        if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
-            pool.start()
-        files = list(keep_given(paths, out, kept=before is not None, notify=notify))
-        opened, plan = open_annotated(files, corpus, annotation)
-        log.info("corpus: %s", opened.plan.describe())
-        if plan is not None:
-            note(plan.describe())
-        classes = _classes(opened)
-        sources = stamp(opened.all_sources())
-        if before is not None and (before.settings, before.sources) != (settings, sources):
-            note("the settings or the files have changed since the last try; what still fits is kept")
-            unchanged = None
-        else:
-            unchanged = before
-        reader = _Reader(opened, notify)
-        ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
-        work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
-        if unchanged == work and (finished := folder.finished(work)) is not None:
-            return finished
-        goes_on = before is not None and before.made_by == work.made_by
-        folder.begin(work, ready, anew=not goes_on)
-        if goes_on and (kept := folder.num_parts):
-            note(f"going on: {kept:,} of the parts were done before")
-        size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
-        with closing(reader.jobs(size_bytes, classes)) as jobs:
-            num_parts = make_parts(
-                jobs,
-                out,
-                ready,
-                made_by=work.made_by,
-                annotator=None if plan is None else Annotator(plan),
-                pool=pool,
-                count=counted(notify, "tokenizing", reader.num_bytes, "bytes"),
-            )
-    labels = {} if plan is None else plan.labels
-    manifest = put_together(
-        out,
-        num_parts,
-        corpus=opened,
-        tokenizer=ready,
-        settings=settings,
-        labels=labels,
-        classes=classes,
-        near_duplicates=reader.check.result(),
-    )
-    _check_known(manifest)
-    folder.finish(manifest)
-    return manifest
+    with folder.claimed.held():
+        folder.check()  # again: nobody else comes from now on
+        settings = preparation_settings(paths, corpus, tokenizer, annotation)
+        if resume and folder.is_complete:
+            return _complete(folder, settings, note)
+        before = None if overwrite else folder.unfinished()
+        with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
+            if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
+                pool.start()
+            files = list(keep_given(paths, out, kept=before is not None, notify=notify))
+            opened, plan = open_annotated(files, corpus, annotation)
+            log.info("corpus: %s", opened.plan.describe())
+            if plan is not None:
+                note(plan.describe())
+            classes = _classes(opened)
+            sources = stamp(opened.all_sources())
+            if before is not None and (before.settings, before.sources) != (settings, sources):
+                note("the settings or the files have changed since the last try; what still fits is kept")
+                unchanged = None
+            else:
+                unchanged = before
+            reader = _Reader(opened, notify)
+            ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
+            work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
+            if unchanged == work and (finished := folder.finished(work)) is not None:
+                return finished
+            goes_on = before is not None and before.made_by == work.made_by
+            folder.begin(work, ready, anew=not goes_on)
+            if goes_on and (kept := folder.num_parts):
+                note(f"going on: {kept:,} of the parts were done before")
+            size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
+            with closing(reader.jobs(size_bytes, classes)) as jobs:
+                num_parts = make_parts(
+                    jobs,
+                    out,
+                    ready,
+                    made_by=work.made_by,
+                    annotator=None if plan is None else Annotator(plan),
+                    pool=pool,
+                    count=counted(notify, "tokenizing", reader.num_bytes, "bytes"),
+                )
+        labels = {} if plan is None else plan.labels
+        manifest = put_together(
+            out,
+            num_parts,
+            corpus=opened,
+            tokenizer=ready,
+            settings=settings,
+            labels=labels,
+            classes=classes,
+            near_duplicates=reader.check.result(),
+        )
+        _check_known(manifest)
+        folder.finish(manifest)
+        return manifest
 
 
 def _named_bytes(paths: Sequence[Named]) -> int:

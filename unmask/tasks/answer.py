@@ -108,6 +108,8 @@ class AnswerTask(Task):
     kind: ClassVar[str] = "answer"
     head: ClassVar[str] = "answer_head"
     architecture: ClassVar[str] = "QuestionAnswering"
+    pipeline: ClassVar[str] = "question-answering"
+    title: ClassVar[str] = "answers in texts"
     nested: ClassVar[bool] = True
     lines_lack: ClassVar[str | None] = "questions"
     names: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]  # of every answer

@@ -57,6 +57,7 @@ class Classify(TextTask):
     """
 
     kind: ClassVar[str] = "classify"
+    title: ClassVar[str] = "classes of texts"
     problem_type: ClassVar[str | None] = "single_label_classification"
     usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="named")
 

@@ -65,6 +65,7 @@ class MultiLabel(TextTask):
     """
 
     kind: ClassVar[str] = "multi_label"
+    title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
     nested: ClassVar[bool] = True
     usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="named")

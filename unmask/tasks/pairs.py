@@ -15,6 +15,7 @@ class Pairs(Classify):  # it is a classification in all but the files it reads, 
     """One of several classes for a pair of texts. Source: Devlin et al. 2018, section 4.1."""
 
     kind: ClassVar[str] = "pairs"
+    title: ClassVar[str] = "classes of pairs of texts"
     usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="always", guessed=False)
     lines_lack: ClassVar[str | None] = "pairs"
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unmask.claimed import check_file
+from unmask.claimed import check_file, held_file
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.notebook import usual_notify
@@ -114,7 +114,8 @@ def predict(
         return Predictions({**figures, "predictions": rows})
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, _csv(rows) if target.suffix == ".csv" else _jsonl(rows))
+        with held_file(target):
+            write_atomically(target, _csv(rows) if target.suffix == ".csv" else _jsonl(rows))
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error
     return Predictions({**figures, "out": str(target)})

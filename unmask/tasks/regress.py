@@ -53,6 +53,7 @@ class Regress(TextTask):
     """
 
     kind: ClassVar[str] = "regress"
+    title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
     usual: ClassVar[UsualColumns | None] = UsualColumns(NUMBERS, pairs="found")
 

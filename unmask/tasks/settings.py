@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from unmask.folders.card_head import CardSettings
 from unmask.folders.layout_names import Pooling
 from unmask.settings import Settings
 
@@ -58,6 +59,8 @@ class FinetuneSettings(Settings):
         precision: Of the activations while training; what is reported is computed in float32.
         seed: Of the first run: its head, order and dropout.
         seeds: Runs, each with the next seed; the best one's model is saved.
+        card: What the user says of the model for its card; as in recipes, `card.license` is short for
+            `finetune.card.license`.
 
     Source: Devlin et al. 2018, appendix A.3 (the range of rates, warm-up and decay); Howard and Ruder 2018, section 3.2
     (rates by layer), with the factor of Clark et al. 2020 (ELECTRA), appendix B, in place of their 2.6; Mosbach et al.
@@ -86,6 +89,7 @@ class FinetuneSettings(Settings):
     precision: Literal["auto", "bf16", "float32"] = "auto"
     seed: int = Field(default=0, ge=0, lt=2**31 - 1000)
     seeds: int = Field(default=1, ge=1, le=1000)
+    card: CardSettings = CardSettings()
 
     def learning_rate_for(self, hidden_size: int) -> float:
         """The peak rate of a model of this width."""

@@ -92,6 +92,8 @@ class Tag(Task):
     kind: ClassVar[str] = "tag"
     head: ClassVar[str] = "tag_head"
     architecture: ClassVar[str] = "TokenClassification"
+    pipeline: ClassVar[str] = "token-classification"
+    title: ClassVar[str] = "tags of words"
     nested: ClassVar[bool] = True
     usual: ClassVar[UsualColumns | None] = UsualColumns(TAGS, WORDS, guessed=False)
 

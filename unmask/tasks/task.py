@@ -72,6 +72,8 @@ class Task(Protocol):
         kind: Its name for users.
         head: That of `unmask.network.heads` which does it.
         architecture: What transformers' classes for it are called after `For`.
+        pipeline: What the hub, and transformers' pipelines, call it.
+        title: What it does, in words.
         problem_type: What transformers calls it, of tasks of whole texts.
         of_texts: Whether an input is told from as a whole, by its first token or the mean of all.
         nested: Whether cells of its tables may hold lists and tables.
@@ -86,6 +88,8 @@ class Task(Protocol):
     kind: ClassVar[str]
     head: ClassVar[str]
     architecture: ClassVar[str]
+    pipeline: ClassVar[str]
+    title: ClassVar[str]
     problem_type: ClassVar[str | None] = None
     of_texts: ClassVar[bool] = False
     nested: ClassVar[bool] = False

@@ -68,6 +68,7 @@ class TextTask(Task, Protocol):
 
     head: ClassVar[str] = "label_head"
     architecture: ClassVar[str] = "SequenceClassification"
+    pipeline: ClassVar[str] = "text-classification"
     of_texts: ClassVar[bool] = True
     pooling: Pooling
     columns: Mapping[str, str]

@@ -189,8 +189,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         named = list(keep_given(told_apart(paths) or [], Path(scratch)))
         text = _read(scorable, named, max_tokens, column)
 
+    tell = notify or usual_notify()
+
     def measured(what: str, total: int) -> MeasuredPassages:
-        count = counted(notify or usual_notify(), what, total)
+        count = counted(tell, what, total)
         return MeasuredPassages(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
 
     by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from unmask.claimed import check_file
+from unmask.claimed import check_file, held_file
 from unmask.errors import CorpusError, RunError
 from unmask.text.reading import broken_character
 
@@ -161,8 +161,10 @@ class Writing:
         return self.out.suffix in KEEPS_IDS
 
     def __enter__(self) -> Self:
-        with _as_run_error(self.out):
+        with ExitStack() as held, _as_run_error(self.out):
+            held.enter_context(held_file(self.out))
             self._file = KINDS[self.out.suffix](self._partial, self._dimension)
+            self._held = held.pop_all()
         return self
 
     def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
@@ -182,5 +184,5 @@ class Writing:
             if kind is None:  # else another error is on its way
                 raise
         finally:
-            with suppress(OSError):
+            with self._held, suppress(OSError):
                 self._partial.unlink(missing_ok=True)

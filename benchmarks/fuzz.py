@@ -1,0 +1,207 @@
+"""Damaged files for every reader of the package: `python benchmarks/fuzz.py --cases 10000`, or `make fuzz`.
+
+    target, number ──▶ a whole file ──▶ damaged as the number says ──▶ read, in a child process ──▶ outcome
+
+A case is a pure function of its target and its number, so a failure is made again by these two: `--only model:4711`.
+What fails is whatever is neither a result nor an `UnmaskError`: another exception, a signal, more than `SECONDS` or
+`MEGABYTES` for one case. What is done stands in the results, and is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+SECONDS, MEGABYTES = 20, 1500
+DAMAGES = ("flip", "cut", "drop", "repeat", "nasty", "swap", "number", "nothing")
+NASTY: tuple[bytes, ...] = (
+    b"", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"[" * 5000, b'{"a":' * 5000, b"9" * 5000, b"-1", b"1e999", b"NaN",
+    b"null", b"2147483648", b"18446744073709551616", "²".encode(), b"\r", b"\t", b'"', b"'", b",", b"=",
+    b"../../etc/passwd",
+    b"\x1b[31m", b"<script>", b"=cmd()", "\u202e".encode(), b"true", b'""', b"{}", b"[]", b"\n\n\n",
+    b"\\u0000", b"\\ud800",
+)  # fmt: skip
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """Some damages, one after the other, at places of their own."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        place, size = rng.randrange(len(data) + 1), min(len(data), rng.choice((1, 1, 4, 17, 200)))
+        match rng.choice(DAMAGES):
+            case "flip" if place < len(data):
+                data[place] ^= 1 << rng.randrange(8)
+            case "cut":
+                del data[place:]
+            case "drop":
+                del data[place : place + size]
+            case "repeat":
+                data[place:place] = data[place : place + size] * rng.choice((1, 2, 50))
+            case "nasty":
+                data[place : place + rng.choice((0, 0, size))] = rng.choice(NASTY)
+            case "swap":
+                other = rng.randrange(len(data) + 1)
+                data[place : place + size], data[other : other + size] = (
+                    data[other : other + size], data[place : place + size],
+                )  # fmt: skip
+            case "number":
+                digits = [n for n, byte in enumerate(data[place : place + 500], place) if 48 <= byte < 58]
+                if digits:
+                    data[digits[0] : digits[0] + 1] = rng.choice(
+                        (b"-1", b"0", b"99999999999", b"1e400", b"0.5", b'"x"')
+                    )
+            case "nothing" if rng.random() < 0.2:
+                data.clear()
+    return bytes(data)
+
+
+Case = tuple[str, int]
+
+
+def child(cases: list[Case], work: Path) -> None:
+    """Runs cases and prints a line before and after each, so that whoever reads knows where a crash came."""
+    sys.path.insert(0, str(ROOT))
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from fuzz_targets import targets
+
+    every = targets(work)
+    scratch = Path(tempfile.mkdtemp(prefix="unmask-fuzz-"))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    try:
+        for target, number in cases:
+            print(json.dumps({"begin": [target, number]}), file=answers, flush=True)
+            found = _one_case(target, every[target], number, scratch / str(number))
+            print(json.dumps(found), file=answers, flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, Any]:
+    from unmask.errors import UnmaskError
+
+    rng = random.Random(f"{target}:{number}")
+    if chosen.beside is not None:
+        left_out = shutil.ignore_patterns("checkpoints", "data", "given", ".lock*")
+        shutil.copytree(chosen.beside, folder, ignore=left_out)
+    folder.mkdir(exist_ok=True)
+    for name, content in chosen.files.items() if target == "saved" else ():
+        (folder / name).write_bytes(content)
+    names = sorted(chosen.files)
+    name = names[rng.randrange(len(names))]
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(damaged(chosen.files[name], rng))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcome: dict[str, Any] = {"target": target, "number": number, "file": name}
+    signal.alarm(SECONDS)
+    try:
+        chosen.read(folder, name, number)
+        outcome["outcome"] = "read"
+    except UnmaskError as error:
+        outcome["outcome"] = "refused"
+        if "\n" in str(error) or len(str(error)) > 1200:
+            outcome |= {"outcome": "failed", "said": str(error)[:3000]}
+    except BaseException:
+        outcome |= {"outcome": "failed", "said": traceback.format_exc()[-3000:]}
+    finally:
+        signal.alarm(0)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    if grown > MEGABYTES:
+        outcome |= {"outcome": "failed", "said": f"{grown:,.0f} MB for one case"}
+    shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
+    """The outcomes of cases; where the child dies, that of the one it died of, and a new child for the rest."""
+    found: list[dict[str, Any]] = []
+    left = [(target, number) for target, number in cases]
+    while left:
+        command = [sys.executable, __file__, "--child", json.dumps(left), "--work", str(work)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS * len(left) + 300)
+        lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+        done = [line for line in lines if "outcome" in line]
+        found += done
+        begun = [tuple(line["begin"]) for line in lines if "begin" in line]
+        left = left[len(done) :]
+        if left:
+            if not begun or begun[-1] != left[0]:
+                raise SystemExit(f"fuzz: the child did not begin\n{ended.stderr[-3000:]}")
+            target, number = left.pop(0)
+            said = f"ended with {ended.returncode}\n{ended.stderr[-2500:]}"
+            found.append({"target": target, "number": number, "outcome": "failed", "said": said})
+    return found
+
+
+def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[str]:
+    """Runs the cases of a target that were not run yet, and counts the outcomes of all."""
+    results = work / f"{target}.jsonl"
+    done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    known = {outcome["number"] for outcome in done}
+    left = [number for number in range(cases) if number not in known]
+    for begin in range(0, len(left), batch):
+        found = run_batch([(target, number) for number in left[begin : begin + batch]], work)
+        with results.open("a") as out:
+            out.writelines(json.dumps(outcome) + "\n" for outcome in found)
+        done += found
+        failed = sum(outcome["outcome"] == "failed" for outcome in done)
+        print(f"{target}: {len(done):,} of {cases:,}, {failed} failed", flush=True)
+    return Counter(outcome["outcome"] for outcome in done if outcome["number"] < cases)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000, help="of each target")
+    parser.add_argument("--targets", help="with commas between them; all unless given")
+    parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="results, which are gone on with")
+    parser.add_argument("--only", help="TARGET:NUMBER, to see what it does")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    work = asked.work.resolve()
+    if asked.child:
+        child(json.loads(asked.child), work)
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(ROOT))
+    from fuzz_targets import targets
+
+    if asked.only:
+        target, number = asked.only.split(":")
+        print(run_batch([(target, int(number))], work)[0].get("said", "no failure"))
+        return
+    names = asked.targets.split(",") if asked.targets else list(targets(work))
+    begin, failed = time.monotonic(), 0
+    for name in names:
+        counts = fuzz(name, asked.cases, work)
+        failed += counts["failed"]
+        print(f"{name}: {counts['read']:,} read, {counts['refused']:,} refused, {counts['failed']:,} failed")
+    print(f"{failed} failures in {time.monotonic() - begin:,.0f} s; each is made again by --only TARGET:NUMBER")
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""What `fuzz.py` breaks: for each reader of the package whole files, and how they are read.
+
+A target is a folder of whole files, of which the named one is damaged, and a function that reads the folder. Reading
+must end, in bounded time and memory, with a result or with an `UnmaskError`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import unmask
+from unmask.folders.card_head import CardSettings
+from unmask.measuring.minimal_pairs import read_pairs
+from unmask.pretraining.run_data import open_prepared
+from unmask.pretraining.run_folder import RunFolder, claim_recipe, claim_sources
+from unmask.recipe.overrides import apply_overrides
+from unmask.recipe.recipe import load_recipe
+from unmask.shards.lexicon_file import load_lexicon
+from unmask.tasks.known import task_named
+from unmask.tasks.labelled_files import read_labelled
+from unmask.tasks.settings import Columns
+from unmask.text.corpus import Corpus
+from unmask.text.settings import CorpusSettings
+from unmask.text.text_file import TextFile
+from unmask.tokenizer.loading import load_tokenizer
+
+Read = Callable[[Path, str, int], object]
+"""Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that reads.
+
+    Attributes:
+        files: By name, what is damaged; each case takes one of them.
+        read: As above.
+        beside: A folder that lies there whole, whose files of these names are replaced; None: nothing does.
+    """
+
+    files: Mapping[str, bytes]
+    read: Read
+    beside: Path | None = None
+
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "text": f'The cat number {n} sees the dog, and says "no".',
+        "label": ["sea", "garden"][n % 2],
+        "n": n,
+        "id": str(n),
+    }
+    for n in range(40)
+]
+CONLL = "".join(f"The\tDET\tO\ncat{n}\tNOUN\tB-animal\nsleeps\tVERB\tO\n\n" for n in range(20))
+CONLLU = "".join(
+    f"# newdoc\n# text = The cat{n} sleeps\n1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_\n"
+    f"2-3\tcatsleeps\t_\t_\t_\t_\t_\t_\t_\t_\n2\tcat{n}\tcat\tNOUN\tNN\t_\t3\tnsubj\t_\t_\n"
+    "3\tsleeps\tsleep\tVERB\tVBZ\t_\t0\troot\t_\t_\n\n"
+    for n in range(20)
+)
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Cats",
+            "paragraphs": [
+                {
+                    "context": "The cat sleeps in the garden. The dog sees it.",
+                    "qas": [
+                        {"id": str(n), "question": "Where?", "answers": [{"text": "garden", "answer_start": 22}]}
+                        for n in range(8)
+                    ],
+                }
+            ],
+        }
+    ],
+}
+PAIRS = "".join(
+    json.dumps({"sentence_good": f"The cat {n} sleeps.", "sentence_bad": f"The cat {n} sleep.", "UID": "agreement"})
+    + "\n"
+    for n in range(20)
+)
+
+
+def _written(write: Callable[[io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+def _packed(name: str, content: bytes) -> bytes:
+    import bz2
+    import gzip
+    import lzma
+
+    if name.endswith(".zst"):
+        return pa.compress(content, codec="zstd", asbytes=True)
+    return {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[Path(name).suffix](content)
+
+
+def _arrow(buffer: io.BytesIO) -> None:
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_stream(buffer, table.schema) as out:
+        out.write_table(table, max_chunksize=7)
+
+
+def _tar(buffer: io.BytesIO) -> None:
+    with tarfile.open(fileobj=buffer, mode="w:gz") as out:
+        member = tarfile.TarInfo("blimp/agreement.jsonl")
+        member.size = len(PAIRS.encode())
+        out.addfile(member, io.BytesIO(PAIRS.encode()))
+
+
+def _text_files() -> dict[str, bytes]:
+    text = "".join(f"{row['text']}\n{'' if row['n'] % 3 else chr(10)}" for row in ROWS).encode()
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    table = "text,label,n\n" + "".join(
+        '"' + row["text"].replace('"', '""') + f'",{row["label"]},{row["n"]}\n' for row in ROWS
+    )
+    fasta = "".join(f">seq {n}\nMKVLAAGIV\nTTGMKV\n" for n in range(20)).encode()
+    chats = [
+        {"messages": [{"role": "user", "content": row["text"]}, {"role": "assistant", "content": "No."}]}
+        for row in ROWS
+    ]
+    files = {
+        "a.txt": text,
+        "a.jsonl": lines,
+        "a.json": json.dumps(ROWS).encode(),
+        "chat.json": json.dumps({"data": chats}).encode(),
+        "a.csv": table.encode(),
+        "a.tsv": table.replace('"', "").replace(",", "\t").encode(),
+        "a.fasta": fasta,
+        "a.conll": CONLL.encode(),
+        "a.conllu": CONLLU.encode(),
+        "a.parquet": _written(lambda buffer: pq.write_table(pa.Table.from_pylist(ROWS), buffer)),
+    }
+    packed = {f"a.txt{end}": _packed(f"a.txt{end}", text) for end in (".gz", ".xz", ".bz2", ".zst")}
+    return files | packed
+
+
+def read_corpus(folder: Path, name: str, number: int) -> object:
+    """All of its documents, under settings that turn with the case."""
+    settings: dict[str, Any] = {"bad_input": ("error", "skip")[number % 2]}
+    if number % 3 == 0:
+        settings["documents"] = ("line", "block", "file")[number // 3 % 3]
+    if number % 5 == 0:
+        settings["cleaning"] = {"unicode": "NFKC", "white_space": "collapse", "duplicates": "drop"}
+    fields = {"entities": "-1"} if name.endswith(".conll") and number % 7 == 0 else None
+    return sum(
+        len(piece.text) for piece, _ in Corpus([folder / name], CorpusSettings(**settings), fields=fields).pieces()
+    )
+
+
+def read_saved(folder: Path, name: str, number: int) -> object:
+    """A folder that `datasets` has saved, with its damaged file."""
+    return sum(len(piece.text) for piece in Corpus([folder], CorpusSettings(), hold_out=False).unsplit())
+
+
+def read_texts(folder: Path, name: str, number: int) -> object:
+    """Texts one by one, with their ids."""
+    return sum(len(text.text) for text in TextFile(folder / name).read())
+
+
+def read_examples(folder: Path, name: str, number: int) -> object:
+    """A labelled file, by the task that it is for."""
+    kind, _, _ = name.partition("-")
+    return read_labelled(folder / name, task_named(kind), Columns()).records
+
+
+def read_minimal_pairs(folder: Path, name: str, number: int) -> object:
+    """Minimal pairs, from a file or an archive."""
+    return read_pairs(folder / name)
+
+
+def read_recipe(folder: Path, name: str, number: int) -> object:
+    """A recipe, or the lines of one as overrides."""
+    if number % 2:
+        return load_recipe(str(folder / name))
+    lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+    values: dict[str, Any] = {}
+    apply_overrides(values, [f"training.{line.replace(' ', '')}" for line in lines if "=" in line])
+    return load_recipe("tiny", overrides=[f"training.{line.replace(' ', '')}" for line in lines[:3] if "=" in line])
+
+
+def read_model(folder: Path, name: str, number: int) -> object:
+    """A model, which then fills and embeds."""
+    model = unmask.load(folder)
+    vectors = model.embed(["The cat sleeps."])
+    if not math.isfinite(float(vectors.sum())) and name != "model.safetensors":
+        raise AssertionError("vectors that are no numbers")
+    return model.fill(f"The {model.tokenizer.token(model.tokenizer.special.mask)} sleeps.", top_k=2)
+
+
+def read_tokenizer(folder: Path, name: str, number: int) -> object:
+    """A tokenizer, which then encodes."""
+    return load_tokenizer(folder).encode_corpus(["The cat sleeps in Constantinople."])
+
+
+def read_data(folder: Path, name: str, number: int) -> object:
+    """Prepared shards."""
+    return open_prepared(folder).train.num_tokens
+
+
+def read_run(folder: Path, name: str, number: int) -> object:
+    """What a run was begun with."""
+    run = RunFolder(folder)
+    return claim_sources(run, None), claim_recipe(run, None, card=CardSettings())
+
+
+def read_lexicon(folder: Path, name: str, number: int) -> object:
+    """A lexicon."""
+    return load_lexicon(folder / name)
+
+
+SMALL = (
+    "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2",
+    "training.sequence_length=32", "training.batch_tokens=256", "evaluation.times=1",
+)  # fmt: skip
+
+
+def trained_run(work: Path) -> Path:
+    """A run of a few steps, made once, whose files are damaged; with a lexicon beside it."""
+    run = work / "whole"
+    if not (run / "lexicon.safetensors").is_file():
+        text = work / "corpus.txt"
+        work.mkdir(parents=True, exist_ok=True)
+        text.write_text("\n".join(row["text"] for row in ROWS * 5), encoding="utf-8")
+        shutil.rmtree(run, ignore_errors=True)
+        unmask.pretrain(text, out=run, steps=2, vocab_size=150, settings=SMALL)
+        unmask.lexicon(run / "data", out=run / "lexicon.safetensors", min_count=2)
+    return run
+
+
+SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def _of(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+
+
+def targets(work: Path) -> dict[str, Target]:
+    """All of them; `work` holds the trained run between calls."""
+    run = trained_run(work)
+    texts = _text_files()
+    arrow = _written(_arrow)
+    state = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "x", "_split": None}).encode()
+    labelled = {
+        "classify-a.csv": texts["a.csv"],
+        "classify-a.jsonl": texts["a.jsonl"],
+        "classify-a.parquet": texts["a.parquet"],
+        "regress-a.jsonl": b"".join(
+            json.dumps({"text": r["text"], "score": r["n"] / 7}).encode() + b"\n" for r in ROWS
+        ),
+        "pairs-a.jsonl": b"".join(
+            json.dumps({"premise": r["text"], "hypothesis": "A cat.", "label": r["label"]}).encode() + b"\n"
+            for r in ROWS
+        ),
+        "multi_label-a.jsonl": b"".join(
+            json.dumps({"text": r["text"], "labels": ["x", r["label"]]}).encode() + b"\n" for r in ROWS
+        ),
+        "tag-a.conll": CONLL.encode(),
+        "tag-a.jsonl": b"".join(
+            json.dumps({"tokens": r["text"].split(), "tags": ["O"] * len(r["text"].split())}).encode() + b"\n"
+            for r in ROWS
+        ),
+        "answer-a.json": json.dumps(SQUAD).encode(),
+    }
+    model, data = run / "model", run / "data"
+    shards = tuple(str(path.relative_to(data)) for path in sorted(data.rglob("*.arrow")))
+    return {
+        "corpus": Target(texts, read_corpus),
+        "saved": Target({"data.arrow": arrow, "state.json": state, "dataset_info.json": b"{}"}, read_saved),
+        "texts": Target({name: each for name, each in texts.items() if "conll" not in name}, read_texts),
+        "labelled": Target(labelled, read_examples),
+        "pairs": Target(
+            {"a.jsonl": PAIRS.encode(), "a.tar.gz": _written(_tar), "a.jsonl.zst": _packed("a.zst", PAIRS.encode())},
+            read_minimal_pairs,
+        ),
+        "recipe": Target({"recipe.toml": (run / "recipe.toml").read_bytes()}, read_recipe),
+        "model": Target(
+            _of(model, (*SIDE_FILES, "config.json", "model.safetensors")), read_model, model,
+        ),
+        "tokenizer": Target(_of(model, SIDE_FILES), read_tokenizer, model),
+        "data": Target(_of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)), read_data, data),
+        "run": Target(_of(run, ("recipe.toml", "sources.json")), read_run, run),
+        "lexicon": Target(_of(run, ("lexicon.safetensors",)), read_lexicon),
+    }  # fmt: skip

@@ -1,0 +1,201 @@
+"""Commands killed at random moments, and in pairs of processes: `python benchmarks/torture.py`, or `make torture`.
+
+Each command that writes is run once as a whole. Then it is begun, killed (SIGKILL) at a moment that is drawn, begun
+again with what makes it go on, killed again, and so on; and at last left alone. What lies there then must be the same
+files, bit for bit, but for times and places. In pairs, two processes begin at once: one of them must end with the line
+that says who is writing, or find the work done, and the files must be the same again. What is done is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# What holds times, places or who was there; everything else is compared.
+FREE = ("summary.json", "report.html", "metrics.jsonl", "state.json", "README.md", "runs.jsonl", "sources.json")
+UNMASK = [sys.executable, "-m", "unmask"]
+SMALL = [
+    "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
+    "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256",
+]  # fmt: skip
+EVERY = ["--set", "checkpoint.every_steps=20"]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command that writes.
+
+    Attributes:
+        options: All but `--out`.
+        again: What is added when it is begun again after a kill.
+        out: Name of what it writes.
+    """
+
+    options: list[str]
+    again: list[str]
+    out: str = "out"
+
+
+def verbs(work: Path) -> dict[str, Verb]:
+    """All of them, on files that are made once."""
+    text, labelled = work / "corpus.txt", work / "labelled.csv"
+    if not (work / "base" / "summary.json").is_file():
+        work.mkdir(parents=True, exist_ok=True)
+        rng = random.Random(0)
+        words = [
+            "cat",
+            "dog",
+            "king",
+            "queen",
+            "sea",
+            "garden",
+            "winter",
+            "sleeps",
+            "sees",
+            "the",
+            "a",
+            "in",
+            "under",
+            "and",
+        ]
+        lines = [" ".join(rng.choices(words, k=rng.randint(4, 30))) + "." for _ in range(6000)]
+        text.write_text("\n".join(lines), encoding="utf-8")
+        rows = [f'"{line}",{"sea" if "sea" in line else "garden"}' for line in lines[:200]]
+        labelled.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+        subprocess.run(
+            [*UNMASK, "pretrain", str(text), "--out", str(work / "base"), "--steps", "20", "--vocab-size", "200",
+             *SMALL, "--overwrite", "-q"], check=True, env=_environment(), stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    base, data = str(work / "base" / "model"), str(work / "base" / "data")
+    tuned = ["--set", "finetune.epochs=2", "--set", "finetune.precision=float32", "--seeds", "2"]
+    return {
+        "prepare": Verb(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], ["--resume"]),
+        "pretrain": Verb(
+            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, *EVERY], ["--resume"]
+        ),
+        "finetune": Verb(
+            ["finetune", base, "--task", "classify", "--train", str(labelled), "--validation", str(labelled), *tuned],
+            ["--resume"],
+        ),
+        "lexicon": Verb(["lexicon", data, "--min-count", "3"], ["--overwrite"], "out.safetensors"),
+        "embed": Verb(["embed", base, str(text), "--long-texts", "truncate"], ["--overwrite"], "out.parquet"),
+        "export": Verb(["export", base], ["--overwrite"]),
+    }  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def begin(verb: Verb, out: Path, more: list[str]) -> subprocess.Popen[str]:
+    """Starts the command."""
+    command = [*UNMASK, *verb.options, "--out", str(out), *more]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        start_new_session=True,
+    )
+
+
+def content(out: Path) -> dict[str, str]:
+    """Checksums of what was written."""
+    files = [out] if out.is_file() else [path for path in sorted(out.rglob("*")) if path.is_file()]
+    kept = [path for path in files if path.name not in FREE and not path.name.startswith((".lock", "events.out"))]
+    return {str(path.relative_to(out.parent)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
+
+
+def _is_there(out: Path) -> bool:
+    return out.is_file() or (out.is_dir() and any(not path.name.startswith(".lock") for path in out.iterdir()))
+
+
+def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], work: Path, number: int) -> str | None:
+    """Kills a command some times, or lets two run at once; what was wrong, or None."""
+    rng = random.Random(f"{name}:{number}")
+    folder = work / f"{name}-{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    out = folder / verb.out
+    try:
+        for _ in range(rng.randint(1, 4)):
+            more = verb.again if _is_there(out) or verb.again == ["--resume"] else []
+            pair = [begin(verb, out, more) for _ in range(1 + number % 2)]
+            time.sleep(rng.uniform(0.2, 1.1) * seconds)
+            for process in pair:
+                process.kill()
+                _, said = process.communicate()
+                if "Traceback" in said:
+                    return said[-2000:]
+        last = begin(verb, out, verb.again)
+        _, said = last.communicate(timeout=600)
+        if last.returncode != 0:
+            return f"exit {last.returncode}: {said[-2000:]}"
+        found = content(out)
+        if found != expected:
+            wrong = sorted(key for key in {*found, *expected} if found.get(key) != expected.get(key))
+            return f"not the same: {', '.join(wrong)[:1500]}"
+        if left := [path.name for path in folder.iterdir() if path != out]:
+            return f"left behind: {left}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def torture(name: str, cases: int, work: Path) -> int:
+    """The cases of a command that were not run yet; how many of all failed."""
+    verb = verbs(work)[name]
+    results = work / f"{name}.jsonl"
+    done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    whole = work / f"{name}-whole"
+    seconds = 0.0
+    for _ in range(2):  # the second time is that of a machine on which everything is compiled
+        shutil.rmtree(whole, ignore_errors=True)
+        whole.mkdir()
+        start = time.monotonic()
+        process = begin(verb, whole / verb.out, [])
+        _, said = process.communicate()
+        seconds = time.monotonic() - start
+        if process.returncode:
+            raise SystemExit(f"torture: {name} cannot be run\n{said[-3000:]}")
+    expected = content(whole / verb.out)
+    shutil.rmtree(whole)
+    for number in range(len(done), cases):
+        wrong = one_case(name, verb, seconds, expected, work, number)
+        done.append({"number": number, "wrong": wrong})
+        with results.open("a") as file:
+            file.write(json.dumps(done[-1]) + "\n")
+        if wrong:
+            print(f"{name}:{number}: {wrong}", flush=True)
+    failed = sum(case["wrong"] is not None for case in done[:cases])
+    print(f"{name}: {min(len(done), cases)} cases, {failed} failed", flush=True)
+    return failed
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100, help="of each command, of one to four kills each")
+    parser.add_argument("--commands", help="with commas between them; all unless given")
+    parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
+    asked = parser.parse_args()
+    work = asked.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    names = asked.commands.split(",") if asked.commands else list(verbs(work))
+    failed = sum(torture(name, asked.cases, work) for name in names)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""What a user says of a model for its card: checked before any training, changed without another, and never guessed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+
+import unmask
+from tests.conftest import SMALL
+from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes
+from tests.pretraining.checkpoints import further
+from unmask.errors import RunError, SettingsError
+from unmask.finetuning.task_files import settings_of
+from unmask.folders.card_head import base_models
+from unmask.recipe.recipe import Recipe, load_recipe
+from unmask.tokenizer.tokenizer import Tokenizer
+
+SAID = ("card.license=mit", "card.language=fi")
+
+
+def card_in(folder: Path) -> ModelCard:
+    return ModelCard.load(folder / "model" / "README.md")
+
+
+def said_in(folder: Path) -> tuple[object, object]:
+    data = card_in(folder).data
+    return data.license, data.language
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "card.license=Apache 2.0",
+            "card.license = 'Apache 2.0': expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 "
+            "or other; did you mean 'apache-2.0'?",
+        ),
+        ("card.license='(c)'", "card.license = '(c)': expected a licence as the hub calls it"),
+        ("card.licence=mit", "unknown key 'card.licence'; did you mean 'license'?"),
+        (
+            "card.language=['fi', 'Finnish']",
+            "card.language = ['fi', 'Finnish']: 'Finnish' is no language as the hub calls it: a code of ISO 639 with "
+            "two or three small letters (fi, fin), multilingual, or code",
+        ),
+        (
+            "card.license_name=my-own",
+            "card: license_name is for a licence that the hub does not list; set card.license to 'other', or leave "
+            "card.license_name away",
+        ),
+        (
+            "card.license_link=my file",
+            "card.license_link = 'my file': expected a URL, or LICENSE or LICENSE.md for a file beside the card",
+        ),
+    ],
+)
+def test_mistakes_are_found_before_training(setting: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_recipe(overrides=(setting,))
+    assert message in str(caught.value)
+    with pytest.raises(SettingsError) as caught:
+        settings_of((setting,))
+    assert message in str(caught.value)
+
+
+def test_the_card_is_no_part_of_what_is_trained(tmp_path: Path) -> None:
+    plain, said = load_recipe(), load_recipe(overrides=(*SAID, "card.language=['no', 'code']"))
+    assert said.card.language == ("no", "code")
+    assert said.fingerprinted() == plain.fingerprinted()
+    assert "card" not in plain.to_toml(), "as recipes of earlier versions"
+    (tmp_path / "r.toml").write_text(said.to_toml())
+    assert load_recipe(str(tmp_path / "r.toml")) == said
+    assert load_recipe(overrides=("card.language=[]",)).card == Recipe.model_fields["card"].default
+
+
+def test_a_finished_run_is_told_its_licence(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without another training; a run that was stopped behind its last step writes its card so, too."""
+    caplog.set_level("INFO", logger="unmask")
+    asked = {"out": tmp_path, "steps": 2}
+    unmask.pretrain([data_folder], **asked, settings=(*SMALL, "card.license=mit"))
+    weights, before = (tmp_path / "model" / "model.safetensors").read_bytes(), card_in(tmp_path)
+    assert said_in(tmp_path) == ("mit", None)
+    unmask.pretrain(out=tmp_path, resume=True, settings={"card": {"license": "apache-2.0", "language": ["no", "fin"]}})
+    assert f"{tmp_path / 'model' / 'README.md'} was changed as asked for" in caplog.text
+    after = card_in(tmp_path)
+    assert said_in(tmp_path) == ("apache-2.0", ["no", "fin"])
+    rest = ({**card.data.to_dict(), "license": None, "language": None} for card in (before, after))
+    assert next(rest) == next(rest)
+    assert after.text == before.text
+    recipe = load_recipe(str(tmp_path / "recipe.toml"))
+    assert (recipe.card.license, recipe.card.language) == ("apache-2.0", ("no", "fin"))
+
+    (tmp_path / "summary.json").unlink()
+    (tmp_path / "model" / "README.md").unlink()
+    unmask.pretrain(**asked, resume=True, settings=(*SMALL, "card.license=none"))
+    assert "going on from step 2" in caplog.text
+    assert said_in(tmp_path) == (None, ["no", "fin"]), "what was not named now is as it was"
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    with pytest.raises(RunError, match="a run with training.seed = 0, but now it is 7"):
+        unmask.pretrain(**asked, resume=True, seed=7, settings=(*SMALL, "card.license=mit"))
+
+    path = tmp_path / "model" / "README.md"
+    path.write_text(path.read_text().replace("language:", "license: wtfpl\nlanguage:"))
+    unmask.pretrain(out=tmp_path, resume=True)
+    assert said_in(tmp_path) == ("wtfpl", ["no", "fin"]), "what a user wrote there himself stays"
+    path.write_text("---\n- a list\n---\n")
+    message = (
+        r"README.md: the card's head cannot be read \(.*\), so license cannot be written into it; mend it, or write"
+    )
+    with pytest.raises(RunError, match=message):
+        unmask.pretrain(out=tmp_path, resume=True, settings=["card.license=mit"])
+
+
+def test_a_finished_fine_tuning_is_told_its_licence(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result of an earlier version, which had no card, gets one, without another training."""
+    pytest.importorskip("sklearn")
+    from unmask.finetuning import seeds
+
+    train = write_classes(tmp_path / "dev.jsonl", 20, 0)
+    encoder, out = save_encoder(make_model, tokenizer, tmp_path / "encoder"), tmp_path / "out"
+    (encoder / "README.md").write_text("---\nbase_model: owner/first\n---\n")
+    given = {"task": "classify", "train": train, "validation": train, "out": out}
+    fast = (*FAST, "finetune.epochs=1")
+    unmask.finetune(encoder, **given, settings=(*fast, *SAID))
+    data = card_in(out).data
+    assert (data.license, data.language) == ("mit", ["fi"])
+    assert (data.base_model, data["base_model_relation"]) == ("owner/first", "finetune"), "as the encoder's card says"
+    settings = json.loads((out / "settings.json").read_text())
+    del settings["finetune"]["card"]
+    (out / "settings.json").write_text(json.dumps(settings))
+    (out / "model" / "README.md").unlink()
+    monkeypatch.setattr(seeds, "fit", None)
+    unmask.finetune(encoder, **given, settings=(*fast, "finetune.card.license=cc-by-4.0"), resume=True)
+    assert said_in(out) == ("cc-by-4.0", None)
+    unmask.finetune(encoder, **given, settings=(*fast, "card.language=code"), resume=True)
+    assert said_in(out) == ("cc-by-4.0", ["code"]), "what was not named now is as it was"
+    own = ("card.license=other", "card.license_name=mine")
+    unmask.finetune(encoder, **given, settings=(*fast, *own), resume=True)
+    with pytest.raises(SettingsError, match="settings.json: card: license_name is for a licence that the hub does not"):
+        unmask.finetune(encoder, **given, settings=(*fast, "card.license=mit"), resume=True)
+    shown = unmask.verify(out)
+    assert shown.passed
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("owner/first", ("owner/first",)),
+        (["owner/first", "bert-base-uncased"], ("owner/first", "bert-base-uncased")),
+        ("./results", ()),
+        ("/home/someone/model", ()),
+        ("folder/model", ()),
+        ({"a": 1}, ()),
+        (None, ()),
+    ],
+)
+def test_what_the_hub_knows_a_folder_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: object, found: tuple[str, ...]
+) -> None:
+    """A card's base model, unless it is a path; and of a config.json nothing, since paths look like names there."""
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"_name_or_path": "owner/other"}))
+    assert base_models(str(tmp_path), tmp_path) == ()
+    head = ModelCardData(base_model=said).to_yaml()  # type: ignore[arg-type]
+    (tmp_path / "README.md").write_text(f"---\n{head}\n---\n\n# A model\n")
+    assert base_models(str(tmp_path), tmp_path) == found
+    assert base_models("owner/name@0123", tmp_path) == ("owner/name",), "its own name comes first"
+
+
+def test_a_card_that_cannot_be_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "README.md").write_text("---\nbase_model: [\n---\n")
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        assert base_models(str(tmp_path), tmp_path) == ()
+    assert "README.md: the card's head cannot be read, so what it says of the base model is not known:" in caplog.text
+
+
+def test_a_training_from_a_folder_names_what_the_hub_knows(run: unmask.Run, corpus_file: Path, tmp_path: Path) -> None:
+    """Also where the folder is gone when the card is written."""
+    first = Path(shutil.copytree(run.folder / "model", tmp_path / "first"))
+    card = ModelCard.load(first / "README.md")
+    card.data.base_model = "owner/name"
+    card.save(first / "README.md")
+    done = further(corpus_file, tmp_path / "out", first, steps=1)
+    assert done.summary["start"]["base_models"] == ["owner/name"]
+    shutil.rmtree(first)
+    (done.folder / "summary.json").unlink()
+    again = unmask.pretrain(out=done.folder, resume=True, settings=["card.license=mit"])
+    data = card_in(again.folder).data
+    assert (data.base_model, data["base_model_relation"], data.license) == ("owner/name", "finetune", "mit")
+    assert "`first` (sha256 `" in card_in(again.folder).text

@@ -1,0 +1,86 @@
+"""The card of a fine-tuned model, by itself: odd names, figures that are not there, and what it began as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+
+from unmask.folders.card_head import Origin
+from unmask.report.task_card import MOST_CLASSES, write_task_card
+from unmask.tasks.classify import Classify
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+
+COUNTS = {"records": 1200, "inputs": 1201, "truncated": 2, "split": 3}
+
+
+def written(folder: Path, task: Task, **given: Any) -> ModelCard:
+    """The card of a result with two seeds and one metric, which is not defined on the test file."""
+    summary = {
+        "metric": "matthews",
+        "metrics": {"matthews": 0.125},
+        "mean": {"matthews": 0.1},
+        "margin": {"matthews": 0.05},
+        "test_metrics": {"matthews": None},
+        "test_mean": {"matthews": None},
+        "test_margin": {"matthews": None},
+        "seeds": [{}, {}],
+        "examples": dict.fromkeys(("train", "validation", "test"), COUNTS),
+        "learning_rate": 0.5,
+        "num_parameters": 1234,
+    }
+    usual: dict[str, Any] = {
+        "settings": FinetuneSettings(),
+        "files": {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"},
+        "classes": {},
+        "max_length": 512,
+        "origin": Origin("/home/someone/runs/novels/model", "ab" * 32),
+    }
+    write_task_card(folder, task=task, summary=summary, **usual | given)
+    return ModelCard.load(folder / "README.md")
+
+
+def test_names_of_files_and_labels_are_names_whatever_they_are(tmp_path: Path) -> None:
+    odd = ["a: 'b' \"c\" # |.csv", "---\n---\n# head\n.csv", "<script>`x`</script>ü.csv"]
+    labels = {"| cell | `code` |": 9, "\n```\n## Heading": 8, "": 7, "yes": 1, "<b>{{ 1 }}": 1}
+    settings = FinetuneSettings.model_validate({"class_weights": {"\n```\n# out": 2.0}, "card": {"license": "mit"}})
+    files = dict(zip(("train", "validation", "test"), odd, strict=True))
+    task = Classify(tuple(labels), columns={"label": 'my "label"\n'})
+    card = written(tmp_path, task, files=files, classes=labels, settings=settings)
+    [result] = card.data.eval_results
+    assert (result.dataset_name, result.dataset_split, result.metric_value) == (odd[1], "validation", 0.125)
+    assert card.data.to_dict()["license"] == "mit"
+    headings = [line for line in card.text.splitlines() if line.startswith("#")]
+    assert headings == [
+        "# Classes of texts, 1,234 parameters",
+        *(f"## {name}" for name in ("How to use it", "Data", "Evaluation", "Limits", "Settings")),
+    ]
+    assert card.text.count("\n```") == 6, "two snippets and the settings"
+    assert "| ``\\| cell \\| `code` \\|`` | 9 |\n| ````  ``` ## Heading ```` | 8 |\n| (empty) | 7 |\n" in card.text
+    assert "| `<b>{{ 1 }}` | 1 |" in card.text
+    assert "| test: ``<script>`x`</script>ü.csv`` | 1,200 | 1,201 | 2 | 3 |" in card.text
+    assert '"\\n```\\n# out" = 2.0' in card.text
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    """A metric that is not defined, a base of no name, more classes than a table should have, and random weights."""
+    card = written(tmp_path, Tag(("O", "X")), classes={f"t{n:03}": 1 for n in range(MOST_CLASSES + 20)})
+    assert {card.data.base_model, card.data.license} == {None}
+    assert card.data.metrics == ["matthews_correlation"]
+    assert "| Matthews correlation | 0.125 | 0.100 ± 0.050 | undefined | undefined |" in card.text
+    assert "| `t049` | 1 |\n\nAnd 20 more, which are rarer." in card.text
+    assert "t050" not in card.text
+    assert "It began as `novels` (sha256 `abababababab`), and was fine-tuned" in card.text
+    assert "someone" not in card.content
+    assert "licence" not in card.text
+    origin = Origin("owner/name@0123", "ab" * 32, ("owner/name",))
+    card = written(tmp_path, Tag(("O", "X")), origin=origin)
+    assert (card.data.base_model, card.data["base_model_relation"]) == ("owner/name", "finetune")
+    assert "the licence and the limits of `owner/name@0123` hold here too." in card.text
+    settings = FinetuneSettings(initial_weights="random")
+    card = written(tmp_path, Tag(("O", "X")), origin=origin, settings=settings)
+    assert card.data.base_model is None, "nothing of it is in these weights"
+    assert "The architecture of `owner/name@0123` with weights that were drawn anew" in card.text

@@ -14,7 +14,7 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 FLOW = [
-    "errors", "values", "side_files", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled",
+    "errors", "values", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled",
     "margins",
     "results", "hub", "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
     "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",

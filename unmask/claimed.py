@@ -29,6 +29,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from unmask.errors import RunError, UnmaskError
 from unmask.files import write_atomically, writing
+from unmask.values import parse_json
 
 LOCK, HOLDER = ".lock", ".lock.json"
 _LONGEST = 200  # letters of a value that an error shows
@@ -245,7 +246,7 @@ def _held(lock_file: Path, holder: Path, what: Path, error: type[UnmaskError]) -
 
 def _who(holder: Path) -> str:
     try:
-        found = json.loads(holder.read_text(encoding="utf-8"))
+        found = parse_json(holder.read_text(encoding="utf-8"))
         where = "" if found["host"] == socket.gethostname() else f" on {found['host']}"
         return f"{found['pid']}{where}, since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import ModelError, TokenizerError, UnmaskError
-from unmask.side_files import load_json
+from unmask.values import load_json
 
 _NAME = re.compile(r"([A-Za-z0-9]([\w.-]*\w)?/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
 _REVISION = re.compile(r"refs/[\w./-]{1,99}|[\w.-]{1,99}", re.ASCII)

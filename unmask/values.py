@@ -13,15 +13,18 @@ import reprlib
 import tomllib
 from collections.abc import Iterable
 from json import JSONDecodeError
+from pathlib import Path
 from typing import Any
 
-MOST_LEVELS = 100
+MOST_BYTES = 64 << 20  # of a file beside weights; the largest of released models, with labels, have one or two million
+MOST_LEVELS = 100  # of tables and lists within each other; configurations have three or four
 TOO_DEEP = "it is nested too deep to be read"
 TOO_MANY_DIGITS = "it holds a whole number of too many digits to be read"
 _MOST_DIGITS = 18
 _MOST_BITS = 64
 _MOST_DOTS = 1000
 _QUOTED = re.compile(r'"[^"]*+"|' + r"'[^']*+'")
+_HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 _NO_KEY = re.compile(r"[^\w.\s-]")
 
 
@@ -43,6 +46,22 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(TOO_DEEP) from error
     except ValueError as error:
         raise ValueError(_reason(error)) from error
+
+
+def load_json(file: Path) -> Any:
+    """The content of a small file beside weights or a tokenizer, which anybody may have made.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: As `parse_json` says; or it has more than 64 MiB, or holds half a character, which no file takes.
+    """
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise ValueError(f"{size:,} bytes, more than the {MOST_BYTES:,} that such a file may have")
+    text = file.read_text(encoding="utf-8")
+    content = parse_json(text)
+    if _HALF.search(text):
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from unmask.folders.model_folder import CONFIG, LAYOUTS, find_weights, read_cont
 from unmask.folders.stored_weights import read_weights
 from unmask.hub import HubName, hub_name
 from unmask.network.config import EncoderConfig
-from unmask.side_files import short
 from unmask.tasks.known import does_task
 from unmask.tasks.task_model import TaskModel, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.loaded_model import Model, load
+from unmask.values import shown
 
 LONGEST = 192  # positions: more than the usual local window of 128 reaches
 MASK_EVERY = 6  # positions: a sixth is hidden, as in training
@@ -115,7 +115,7 @@ class CheckedModel:
         """The model's layout."""
         kind = self.config.get("model_type")
         if not isinstance(kind, str) or kind not in LAYOUTS:
-            raise ModelError(f"{self.folder / CONFIG}: model_type {short(kind)} is not supported")
+            raise ModelError(f"{self.folder / CONFIG}: model_type {shown(kind)} is not supported")
         return LAYOUTS[kind]
 
     @cached_property
@@ -199,7 +199,7 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
         return subject
     if isinstance(kind, str) and kind not in LAYOUTS and not subject.does_task:
         raise ModelError(
-            f"{subject.folder}: the layout {short(kind)} is none of ours ({', '.join(LAYOUTS)}), so there is no "
+            f"{subject.folder}: the layout {shown(kind)} is none of ours ({', '.join(LAYOUTS)}), so there is no "
             "network to compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, "
             "finetune), and optimum exports it"
         )

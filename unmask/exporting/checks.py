@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.exporting.checked_model import CheckedModel
 from unmask.files import file_sha256
 from unmask.folders.checksums import CHECKSUMS, read_checksums
-from unmask.side_files import short
+from unmask.values import shown
 
 TOLERANCE = 1e-3  # of logits and hidden states in float32, between two ways to compute them
 
@@ -125,13 +125,13 @@ def special_ids(subject: CheckedModel) -> Check:
     tokenizer = subject.tokenizer
     ids = {role: id_ for role, id_ in vars(tokenizer.special).items() if id_ is not None}
     wrong = [
-        f"config.json says {key} = {short(found)}, the tokenizer {ids.get(role)}"
+        f"config.json says {key} = {shown(found)}, the tokenizer {ids.get(role)}"
         for key, role in _ROLES.items()
         if (found := subject.config.get(key)) is not None and found != ids.get(role)
     ]
     vocab_size = subject.config.get("vocab_size", 0)
     if not isinstance(vocab_size, int) or tokenizer.vocab_size > vocab_size:
-        wrong.append(f"the tokenizer has {tokenizer.vocab_size:,} ids, the model only {short(vocab_size)}")
+        wrong.append(f"the tokenizer has {tokenizer.vocab_size:,} ids, the model only {shown(vocab_size)}")
     if len(set(ids.values())) < len(ids):
         wrong.append(f"special tokens share an id: {ids}")
     around = tokenizer.encode_prompt("").tolist()

@@ -10,8 +10,8 @@ from unmask.errors import ModelError, UnmaskError
 from unmask.exporting.checked_model import CheckedModel
 from unmask.exporting.checks import Check, count
 from unmask.folders.sentence_files import MODULES, pooling_file, read_normalize, read_pooling
-from unmask.side_files import load_json, short
 from unmask.tokenizer.special_tokens import SPELLINGS
+from unmask.values import load_json, shown
 
 _OF_TOKENIZERS = ("tokenizer_config.json", "special_tokens_map.json")
 _OF_SENTENCES = ("sentence_bert_config.json", "config_sentence_transformers.json")
@@ -45,16 +45,16 @@ def _wrong_tokens(subject: CheckedModel, file: Path) -> Iterator[str]:
         said = said.get("content") if isinstance(said, dict) else said
         found = tokenizer.special_names[role]
         if said is not None and said != found:
-            yield f"{file.name} says {role}_token = {short(said)}, tokenizer.json has {short(found)}"
+            yield f"{file.name} says {role}_token = {shown(said)}, tokenizer.json has {shown(found)}"
     added = content.get("added_tokens_decoder") or {}
     if not isinstance(added, dict):
-        yield f"{file.name}: added_tokens_decoder = {short(added)} is no table"
+        yield f"{file.name}: added_tokens_decoder = {shown(added)} is no table"
         return
     for id_, token in added.items():
         said = token.get("content") if isinstance(token, dict) else token
         found = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
         if said != found:
-            yield f"{file.name} says that {short(id_)} is {short(said)}, tokenizer.json has {short(found)}"
+            yield f"{file.name} says that {shown(id_)} is {shown(said)}, tokenizer.json has {shown(found)}"
             return
     yield from _too_long(subject, content.get("model_max_length"), f"{file.name}: model_max_length")
 
@@ -68,7 +68,7 @@ def _wrong_modules(subject: CheckedModel, file: Path) -> Iterator[str]:
     said, width = _table(pooling).get("word_embedding_dimension"), subject.config.get("hidden_size")
     if said is not None and said != width:
         where = pooling.relative_to(subject.folder).as_posix()
-        yield f"{where} says word_embedding_dimension = {short(said)}, config.json hidden_size = {short(width)}"
+        yield f"{where} says word_embedding_dimension = {shown(said)}, config.json hidden_size = {shown(width)}"
 
 
 def _wrong_sentences(subject: CheckedModel, file: Path) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _too_long(subject: CheckedModel, said: Any, what: str) -> Iterator[str]:
     if said is None:
         return
     if isinstance(said, bool) or not isinstance(said, int | float) or not said > 0:
-        yield f"{what} = {short(said)} is no number of tokens"
+        yield f"{what} = {shown(said)} is no number of tokens"
         return
     longest = subject.config.get("max_position_embeddings")
     if isinstance(longest, int) and longest < said < _UNBOUNDED:
@@ -93,7 +93,7 @@ def _table(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"{file.name}: not readable as JSON ({error})") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{file.name}: {short(content)} is no table")
+        raise ModelError(f"{file.name}: {shown(content)} is no table")
     return content
 
 

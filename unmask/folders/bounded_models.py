@@ -20,7 +20,7 @@ from torch.nn.modules import module as hooks
 from unmask.errors import ModelError
 from unmask.folders.stored_weights import check_kinds, has_weights, stored_tensors
 from unmask.hub import CONFIG
-from unmask.side_files import short
+from unmask.values import shown
 
 # What transformers counts to: whatever is called so is made, or gone through, so many times.
 _COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
@@ -80,7 +80,7 @@ def check_finite(model: nn.Module, folder: Path) -> None:
     for name, weight in model.named_parameters():
         if not weight.sum().isfinite() and not weight.isfinite().all():
             raise ModelError(
-                f"{folder}: {short(name)} holds values that are not finite (NaN or infinity), so the model says "
+                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
                 "nothing: its training has diverged, or the file is damaged; give another copy"
             )
 
@@ -89,7 +89,7 @@ def _check_counts(content: Mapping[str, Any], most: int, folder: Path) -> None:
     for key, value in _numbers("", content):
         if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
             raise ModelError(
-                f"{folder / CONFIG}: {short(key)} = {short(value)} is no number of anything that the weights beside it "
+                f"{folder / CONFIG}: {shown(key)} = {shown(value)} is no number of anything that the weights beside it "
                 "have; give the configuration that belongs to them"
             )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from unmask.errors import ModelError
 from unmask.files import file_sha256, write_atomically
 from unmask.hub import CONFIG, INDEX
-from unmask.side_files import load_json, short
+from unmask.values import load_json, shown
 
 log = logging.getLogger("unmask")
 CHECKSUMS = "checksums.json"
@@ -91,7 +91,7 @@ def _complaint(folder: Path) -> str | None:
         return None
     several = len(changed) > 1
     return (
-        f"{folder}: {', '.join(short(name)[1:-1] for name in sorted(changed)[:4])} {'are' if several else 'is'} not "
+        f"{folder}: {', '.join(shown(name)[1:-1] for name in sorted(changed)[:4])} {'are' if several else 'is'} not "
         f"what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed {'them' if several else 'it'} "
         f"on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; else take another copy of the model"
     )

@@ -21,7 +21,7 @@ from torch import Tensor
 from unmask.errors import ModelError, SettingsError, UnsupportedError
 from unmask.network.config import Activation, EncoderConfig
 from unmask.settings import validated
-from unmask.side_files import short
+from unmask.values import shown
 
 log = logging.getLogger("unmask")
 
@@ -217,7 +217,7 @@ class FolderLayout:
         for pooling, name in _THEIRS.items():
             if name == said:
                 return pooling
-        raise ModelError(f"{where}: {self.pooling_key} = {short(said)} is not supported, only cls or mean")
+        raise ModelError(f"{where}: {self.pooling_key} = {shown(said)} is not supported, only cls or mean")
 
 
 def read_values(
@@ -258,12 +258,12 @@ def read_values(
 def _check(content: Mapping[str, Any], wanted: Mapping[str, Any], error: type[ModelError]) -> None:
     for key, value in wanted.items():
         if content[key] != value:
-            raise error(f"config.json: {key} = {short(content[key])} is not supported, only {value!r}")
+            raise error(f"config.json: {key} = {shown(content[key])} is not supported, only {value!r}")
 
 
 def _check_activation(activation: Any) -> None:
     known = get_args(Activation)
     if isinstance(activation, str) and activation not in known:
         raise UnsupportedError(
-            f"config.json: activation = {short(activation)} is not supported, only {', '.join(map(repr, known))}"
+            f"config.json: activation = {shown(activation)} is not supported, only {', '.join(map(repr, known))}"
         )

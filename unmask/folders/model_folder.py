@@ -26,7 +26,7 @@ from unmask.network.encoder import MaskedLM
 from unmask.network.heads import BoundaryHead, Head, PairHead, heads_for
 from unmask.network.initial_weights import initialise_head
 from unmask.network.layouts import Layout
-from unmask.side_files import load_json, short
+from unmask.values import load_json, shown
 
 log = logging.getLogger("unmask")
 
@@ -251,7 +251,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     try:
         content = load_json(file)
         if not isinstance(content, dict):
-            raise ValueError(f"{short(content)} is no table")
+            raise ValueError(f"{shown(content)} is no table")
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: not JSON ({error})") from error
     return content
@@ -268,7 +268,7 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     if not isinstance(kind, str) or kind not in LAYOUTS:
         supported = ", ".join(map(repr, LAYOUTS))
         raise ModelError(
-            f"{folder / CONFIG}: model_type {short(kind)} is not supported; supported are {supported} (fill, embed, "
+            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {supported} (fill, embed, "
             "evaluate, score and finetune also take what transformers runs)"
         )
     return content, LAYOUTS[kind]

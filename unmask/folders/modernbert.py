@@ -9,7 +9,7 @@ from unmask.errors import ModelError, UnsupportedError
 from unmask.folders.layout_names import FolderLayout, Names, read_values
 from unmask.network.config import EncoderConfig
 from unmask.network.heads import stored_heads
-from unmask.side_files import short
+from unmask.values import shown
 
 log = logging.getLogger("unmask")
 
@@ -164,22 +164,22 @@ def _global_every(content: dict[str, Any]) -> Any:
         return content["global_attn_every_n_layers"]
     layers = content["num_hidden_layers"]
     if not isinstance(types, list) or (isinstance(layers, int) and len(types) != layers):
-        raise ModelError(f"config.json: layer_types = {short(types)} does not name a kind for each of {layers} layers")
+        raise ModelError(f"config.json: layer_types = {shown(types)} does not name a kind for each of {layers} layers")
     wanted = [kind == "full_attention" for kind in types]
     every = next((layer for layer, is_global in enumerate(wanted) if is_global and layer), max(1, len(types)))
     if wanted == [layer % every == 0 for layer in range(len(types))]:
         return every
-    raise UnsupportedError(f"config.json: layer_types {short(types)} is not 'every n-th layer is global'")
+    raise UnsupportedError(f"config.json: layer_types {shown(types)} is not 'every n-th layer is global'")
 
 
 def _theta(content: dict[str, Any], kind: str, old_name: str) -> Any:
     parameters = content.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or not isinstance(own := parameters.get(kind) or {}, dict):
-        raise ModelError(f"config.json: rope_parameters = {short(parameters)} is no table with a table for {kind}")
+        raise ModelError(f"config.json: rope_parameters = {shown(parameters)} is no table with a table for {kind}")
     if not own:
         return content[old_name]
     if own.get("rope_type", "default") != "default":
-        raise UnsupportedError(f"config.json: rope_type {short(own['rope_type'])} is not supported, only 'default'")
+        raise UnsupportedError(f"config.json: rope_type {shown(own['rope_type'])} is not supported, only 'default'")
     return own["rope_theta"]
 
 

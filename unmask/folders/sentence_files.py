@@ -16,7 +16,7 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.folders.layout_names import Pooling
-from unmask.side_files import load_json, short
+from unmask.values import load_json, shown
 
 MODULES = "modules.json"
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
@@ -103,7 +103,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
     for _, path in found:  # a folder in this one, since an export makes it anew
         if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
-            raise ModelError(f"{file}: damaged (path {short(path)} is no name of a folder); mend it or take it away")
+            raise ModelError(f"{file}: damaged (path {shown(path)} is no name of a folder); mend it or take it away")
     return found
 
 

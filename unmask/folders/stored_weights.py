@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from unmask.errors import ModelError
 from unmask.hub import INDEX, WEIGHTS
-from unmask.side_files import load_json, short
+from unmask.values import load_json, shown
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -102,7 +102,7 @@ def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:
             raise ModelError(
-                f"{where}: {short(name)} holds numbers of type {tensor.kind}, but weights are of {', '.join(_FLOATS)}; "
+                f"{where}: {shown(name)} holds numbers of type {tensor.kind}, but weights are of {', '.join(_FLOATS)}; "
                 "if the model was quantised, give the one that it was made from"
             )
 

@@ -31,7 +31,7 @@ from unmask.network.transformers_network import (
     transformers_config,
     width_of,
 )
-from unmask.side_files import short
+from unmask.values import shown
 
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LINE = 300  # letters of what a library said
@@ -93,7 +93,7 @@ def why_in_transformers(folder: Path) -> str:
     """
     kind = _kind(folder)
     if kind not in LAYOUTS:
-        return f"it is of type {short(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
+        return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
     return unsupported(folder) or "its weights are in no file of safetensors"
 
 
@@ -127,7 +127,7 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"{folder}: this model, of type {short(kind)}, runs in transformers, which is not installed: "
+            f"{folder}: this model, of type {shown(kind)}, runs in transformers, which is not installed: "
             "pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
@@ -200,7 +200,7 @@ def check_transformers(folder: Path) -> None:
         return
     own = "; the code that the folder brings is never run" if "auto_map" in read_content(folder) else ""
     raise ModelError(
-        f"{folder}: a model of type {short(kind)} is of none of our layouts ({', '.join(LAYOUTS)}), and transformers "
+        f"{folder}: a model of type {shown(kind)} is of none of our layouts ({', '.join(LAYOUTS)}), and transformers "
         f"has no masked language model of this type{own}; fill, embed, evaluate and score take those of either kind "
         "(finetune takes any encoder that transformers reads)"
     )

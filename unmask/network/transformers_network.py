@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from unmask.errors import ModelError
 from unmask.network.attention_plan import Sequences
-from unmask.side_files import load_json
+from unmask.values import load_json
 
 
 @dataclass(frozen=True)

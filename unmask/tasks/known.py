@@ -12,7 +12,6 @@ from unmask.errors import ModelError, SettingsError
 from unmask.folders.model_folder import CONFIG, label_names_of
 from unmask.folders.task_folder import KEY, pooling_of
 from unmask.settings import Settings, validated
-from unmask.side_files import short
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify
 from unmask.tasks.multi_label import MultiLabel
@@ -21,6 +20,7 @@ from unmask.tasks.regress import Regress
 from unmask.tasks.settings import Columns
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
+from unmask.values import shown
 
 # Of those with the same architecture the first that says so reads a folder of others.
 TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
@@ -63,7 +63,7 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         said = own.get("kind")
         kind = TASKS.get(said) if isinstance(said, str) else None
         if kind is None:
-            raise ModelError(f"{folder}: fine-tuned for {short(said)}, which this version of unmask does not know")
+            raise ModelError(f"{folder}: fine-tuned for {shown(said)}, which this version of unmask does not know")
         _check_own(own, folder)
     else:
         own = {}

@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 
 from unmask.errors import TokenizerError
-from unmask.side_files import load_json, short
 from unmask.tokenizer.special_tokens import MOST_IDS
+from unmask.values import load_json, shown
 
 _LINE = 300  # letters of what a library said
 OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
@@ -71,7 +71,7 @@ def _check_ids(file: Path) -> None:
         raise TokenizerError(f"{file}: no table of entries and their ids ({error}); give another copy") from error
     if highest >= MOST_IDS:
         raise TokenizerError(
-            f"{file}: the vocabulary has the id {short(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
+            f"{file}: the vocabulary has the id {shown(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
             "tokenizer whose ids count its entries"
         )
 

@@ -24,11 +24,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from unmask.errors import TokenizerError
 from unmask.files import absence
 from unmask.hub import TOKENIZER, local_path
-from unmask.side_files import load_json
 from unmask.tokenizer.conversion import OTHER_FORMS, convert, understood
 from unmask.tokenizer.esm import ESM_CLASS, USUAL, read_esm_vocab
 from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, SPELLINGS, with_special_tokens
 from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, Tokenizer
+from unmask.values import load_json
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import random
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +20,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import unmask
+from tests import hostile_models
+from tests.seeds import SEEDS
+from unmask.finetuning.result_folder import ResultFolder
 from unmask.folders.card_head import CardSettings
 from unmask.measuring.minimal_pairs import read_pairs
 from unmask.pretraining.run_data import open_prepared
@@ -34,6 +43,8 @@ from unmask.text.corpus import Corpus
 from unmask.text.settings import CorpusSettings
 from unmask.text.text_file import TextFile
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.training.optimizer import Optimizer
 
 Read = Callable[[Path, str, int], object]
 """Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""
@@ -203,6 +214,63 @@ def read_model(folder: Path, name: str, number: int) -> object:
     return model.fill(f"The {model.tokenizer.token(model.tokenizer.special.mask)} sleeps.", top_k=2)
 
 
+def read_task(folder: Path, name: str, number: int) -> object:
+    """A fine-tuned model, which then predicts."""
+    return unmask.load(folder).predict(["The cat sleeps.", ""])
+
+
+def read_hostile(folder: Path, name: str, number: int) -> object:
+    """A model broken in one or two ways that broke a reader before, and by the damage of the case."""
+    rng = random.Random(number)
+    breaks = {**hostile_models.CONFIGS, **hostile_models.OURS, **hostile_models.FILES, **hostile_models.TASKS}
+    for way in rng.sample(sorted(breaks), rng.choice((1, 2))):
+        try:
+            breaks[way](folder)
+        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+            continue  # the damage has left nothing that could be broken so
+    return read_model(folder, "model.safetensors", number)
+
+
+def read_seed(folder: Path, name: str, number: int) -> object:
+    """A file that broke its reader before, broken further."""
+    kind, _, _ = name.partition("-")
+    if kind == "pairs":
+        return read_pairs(folder / name)
+    if kind.startswith("corpus"):
+        return read_corpus(folder, name, number)
+    return read_examples(folder, name, number)
+
+
+class Checkpoints:
+    """A checkpoint that is loaded into one state again and again: a refused one must leave the state as it is."""
+
+    def __init__(self, model: Path, root: Path) -> None:
+        network = unmask.load(model).network
+        training = load_recipe("tiny", overrides=list(SMALL)).training
+        self.state = TrainState(network, Optimizer(network, training, dtype=torch.float32), step=1)
+        self.folder = save_checkpoint(root, self.state, fingerprint="made here", keep=1)
+        self.files = {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
+
+    def read(self, folder: Path, name: str, number: int) -> object:
+        """Whatever is not as it was written is refused, but for blanks in JSON, which say nothing."""
+        load_checkpoint(folder, self.state, fingerprint="made here")
+        if name.endswith(".safetensors") and (folder / name).read_bytes() != self.files[name]:
+            raise AssertionError("a damaged checkpoint was loaded")
+        return self.state.step
+
+
+def read_finished(folder: Path, name: str, number: int) -> object:
+    """A run that is over, begun again."""
+    return repr(unmask.pretrain(out=folder, resume=True))
+
+
+def read_result(folder: Path, name: str, number: int) -> object:
+    """What a fine-tuning was begun with, and which of its seeds are over."""
+    result = ResultFolder(folder)
+    result.card(CardSettings())
+    return result.go_on({"finetune": {"seeds": 9}, "train": "as before"})
+
+
 def read_tokenizer(folder: Path, name: str, number: int) -> object:
     """A tokenizer, which then encodes."""
     return load_tokenizer(folder).encode_corpus(["The cat sleeps in Constantinople."])
@@ -239,6 +307,13 @@ def trained_run(work: Path) -> Path:
         text.write_text("\n".join(row["text"] for row in ROWS * 5), encoding="utf-8")
         shutil.rmtree(run, ignore_errors=True)
         unmask.pretrain(text, out=run, steps=2, vocab_size=150, settings=SMALL)
+        labelled = work / "labelled.csv"
+        labelled.write_text("text,label\n" + "".join(f"cat {n},{'ab'[n % 2]}\n" for n in range(20)), encoding="utf-8")
+        shutil.rmtree(work / "tuned", ignore_errors=True)
+        unmask.finetune(
+            run / "model", task="classify", train=labelled, validation=labelled, out=work / "tuned",
+            settings=("finetune.epochs=1", "finetune.precision=float32"),
+        )  # fmt: skip
         unmask.lexicon(run / "data", out=run / "lexicon.safetensors", min_count=2)
     return run
 
@@ -277,7 +352,9 @@ def targets(work: Path) -> dict[str, Target]:
         ),
         "answer-a.json": json.dumps(SQUAD).encode(),
     }
-    model, data = run / "model", run / "data"
+    model, data, tuned = run / "model", run / "data", work / "tuned"
+    in_model = (*SIDE_FILES, "config.json", "model.safetensors")
+    checkpoint = Checkpoints(model, work / "kept")
     shards = tuple(str(path.relative_to(data)) for path in sorted(data.rglob("*.arrow")))
     return {
         "corpus": Target(texts, read_corpus),
@@ -290,8 +367,14 @@ def targets(work: Path) -> dict[str, Target]:
         ),
         "recipe": Target({"recipe.toml": (run / "recipe.toml").read_bytes()}, read_recipe),
         "model": Target(
-            _of(model, (*SIDE_FILES, "config.json", "model.safetensors")), read_model, model,
+            _of(model, in_model), read_model, model,
         ),
+        "hostile": Target(_of(model, in_model), read_hostile, model),
+        "task": Target(_of(tuned / "model", in_model), read_task, tuned / "model"),
+        "result": Target(_of(tuned, ("settings.json", "runs.jsonl", "metrics.jsonl")), read_result, tuned),
+        "finished": Target(_of(run, ("summary.json", "metrics.jsonl", "predictions.json")), read_finished, run),
+        "checkpoint": Target(checkpoint.files, checkpoint.read, checkpoint.folder),
+        "seed": Target({f"{seed.reader}-{seed.name}": seed.content() for seed in SEEDS}, read_seed),
         "tokenizer": Target(_of(model, SIDE_FILES), read_tokenizer, model),
         "data": Target(_of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)), read_data, data),
         "run": Target(_of(run, ("recipe.toml", "sources.json")), read_run, run),

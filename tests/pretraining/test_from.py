@@ -307,7 +307,7 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
     assert found["start"][1].startswith("5 new words, such as ")
-    with pytest.raises(RunError, match="dry_run would use standard input up"):
+    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up"):
         forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
 
 

@@ -125,6 +125,6 @@ def test_commands_that_are_suggested_quote_paths(run: unmask.Run) -> None:
 def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:
     clear = "\x1b]2J\x9b2J\rgone\nnew"
     for error in (CorpusError(f"{clear}: no"), WriteError(28, "full", clear), WriteError(f"{clear}: no")):
-        assert str(error).startswith("\\x1b]2J\\x9b2J\\x0dgone\nnew")
+        assert str(error).startswith("\\x1b]2J\\x9b2J gone new")
     code, _, err = main("prepare", f"{tmp_path}/{clear}.txt", "--out", tmp_path / "data")
     assert (code, err) == (2, f"unmask: {tmp_path}/\\x1b]2J\\x9b2J\\x0dgone new.txt: no such file\n")

@@ -74,11 +74,16 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
+def _said(text: str) -> str:
+    """An error's text, fit for whoever is there."""
+    return printable(addressed(_one_line(text)))
+
+
 class UnmaskError(ValueError):
     """Base of everything that a user's input, settings or environment can cause."""
 
     def __str__(self) -> str:
-        return printable(addressed(_one_line(super().__str__())))
+        return _said(super().__str__())
 
 
 class CorpusError(UnmaskError):
@@ -118,12 +123,12 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
 
     def __str__(self) -> str:
         if self.filename is None:  # made of a text alone
-            return printable(addressed(OSError.__str__(self)))
+            return _said(OSError.__str__(self))
         text = (
             f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same command "
             "again, with --resume where it had begun a run"
         )
-        return printable(addressed(text))
+        return _said(text)
 
 
 class DivergedError(UnmaskError):

@@ -11,7 +11,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ _MOST_BITS = 64
 _MOST_DOTS = 1000
 _QUOTED = re.compile(r'"[^"]*+"|' + r"'[^']*+'")
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+# Of a configuration: what is called so is made, or gone through, so many times by whoever reads it.
+_COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
 _NO_KEY = re.compile(r"[^\w.\s-]")
 
 
@@ -62,6 +64,30 @@ def load_json(file: Path) -> Any:
     if _HALF.search(text):
         json.dumps(content, ensure_ascii=False).encode()
     return content
+
+
+def too_high(content: Any, most: int) -> tuple[str, int] | None:
+    """The first number of layers, labels, heads, ... in a model's configuration that is above `most`, or below 0.
+
+    Programs make lists of so many entries when they read it.
+    """
+    for key, value in _numbers("", content):
+        if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
+            return key, value
+    return None
+
+
+def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
+    """All integers of a configuration, with the innermost key that each stands under."""
+    if isinstance(value, int):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in ("id2label", "label2id"):  # whose numbers are in the file, one by one
+                yield from _numbers(str(name), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(key, inner)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.exporting.checked_model import CheckedModel, Probe, make_probe
 from unmask.exporting.checks import TOLERANCE, Check, compare, count, worst
-from unmask.folders.bounded_models import check_size
+from unmask.folders.bounded_models import check_counts, check_size
 from unmask.folders.model_folder import read_content
 from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.encoder import MaskedLM
@@ -57,10 +57,11 @@ def auto_tokenizer(folder: Path) -> Any:
     """transformers' tokenizer of a folder.
 
     Raises:
-        ModelError: transformers cannot load it.
+        ModelError: transformers cannot load it, or config.json counts further than the weights.
     """
     import transformers
 
+    check_counts(folder, read_content(folder))
     with _quiet(), _as_model_error(folder):
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 

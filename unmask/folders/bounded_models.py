@@ -20,12 +20,10 @@ from torch.nn.modules import module as hooks
 from unmask.errors import ModelError
 from unmask.folders.stored_weights import check_kinds, has_weights, stored_tensors
 from unmask.hub import CONFIG
-from unmask.values import shown
+from unmask.values import shown, too_high
 
-# What transformers counts to: whatever is called so is made, or gone through, so many times.
-_COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
 _TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
-_USUAL = 10_000  # of such a number, where the files hold little
+_USUAL = 10_000  # of layers, labels, ..., where the files hold little
 # Of parts and numbers of a network beside those in its files: heads that are missing are drawn, and tables computed.
 _MORE_PARTS, _MORE_NUMBERS, _FACTOR = 2_000, 1 << 26, 2
 _PARTS_OF_PICKLE = 100_000  # which only reading it would tell
@@ -46,16 +44,7 @@ def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ModelError: It asks for more; or weights are of no type that a network calculates with.
     """
-    if has_weights(folder):
-        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
-        check_kinds(stored, str(folder))
-        parts = len(stored)
-        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
-        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
-    else:
-        parts, longest = _PARTS_OF_PICKLE, _USUAL
-        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
-    _check_counts(content, max(_USUAL, parts, longest), folder)
+    parts, numbers = check_counts(folder, content)
     try:
         import transformers
 
@@ -71,6 +60,38 @@ def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
         pass
 
 
+def check_counts(folder: Path, content: Mapping[str, Any]) -> tuple[int, int]:
+    """Makes sure that a configuration counts no further than its weights, before transformers reads it at all.
+
+    Args:
+        folder: Of the model.
+        content: Of its config.json.
+
+    Returns:
+        How many tensors the files hold, and how many numbers; an estimate where reading them would tell.
+
+    Raises:
+        ModelError: It has more layers, labels, ... than anything in the files; or weights are of no type that a network
+            calculates with.
+    """
+    if has_weights(folder):
+        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
+        check_kinds(stored, str(folder))
+        parts = len(stored)
+        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
+        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    else:
+        parts, longest = _PARTS_OF_PICKLE, _USUAL
+        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    if (found := too_high(content, max(_USUAL, parts, longest))) is not None:
+        key, value = found
+        raise ModelError(
+            f"{folder / CONFIG}: {shown(key)} = {shown(value)} is no number of anything that the weights beside it "
+            "have; give the configuration that belongs to them"
+        )
+    return parts, numbers
+
+
 def check_finite(model: nn.Module, folder: Path) -> None:
     """Makes sure that a loaded network says something.
 
@@ -83,28 +104,6 @@ def check_finite(model: nn.Module, folder: Path) -> None:
                 f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
                 "nothing: its training has diverged, or the file is damaged; give another copy"
             )
-
-
-def _check_counts(content: Mapping[str, Any], most: int, folder: Path) -> None:
-    for key, value in _numbers("", content):
-        if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
-            raise ModelError(
-                f"{folder / CONFIG}: {shown(key)} = {shown(value)} is no number of anything that the weights beside it "
-                "have; give the configuration that belongs to them"
-            )
-
-
-def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
-    """All integers of a configuration, with the innermost key that each stands under."""
-    if isinstance(value, int):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            if name not in ("id2label", "label2id"):  # whose numbers are in the file, one by one
-                yield from _numbers(str(name), inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _numbers(key, inner)
 
 
 @contextmanager

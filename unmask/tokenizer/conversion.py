@@ -15,9 +15,11 @@ from typing import Any
 import tokenizers
 
 from unmask.errors import TokenizerError
+from unmask.hub import CONFIG
 from unmask.tokenizer.special_tokens import MOST_IDS
-from unmask.values import load_json, shown
+from unmask.values import load_json, shown, too_high
 
+_MOST_LAYERS = 10_000  # or labels, heads, ...
 _LINE = 300  # letters of what a library said
 OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 
@@ -40,6 +42,7 @@ def convert(folder: Path) -> Any:
         ) from error
     transformers.utils.logging.set_verbosity_error()
     _check_ids(folder / "vocab.json")
+    _check_config(folder / CONFIG)
     try:
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except BaseException as error:
@@ -73,6 +76,21 @@ def _check_ids(file: Path) -> None:
         raise TokenizerError(
             f"{file}: the vocabulary has the id {shown(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
             "tokenizer whose ids count its entries"
+        )
+
+
+def _check_config(file: Path) -> None:
+    """transformers reads it to know the tokenizer's kind, and makes lists of as many entries as there are layers."""
+    if not file.is_file():
+        return
+    try:
+        found = too_high(load_json(file), _MOST_LAYERS)
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{file}: not JSON ({error}); give another copy") from error
+    if found is not None:
+        raise TokenizerError(
+            f"{file}: {shown(found[0])} = {shown(found[1])} is no number that a model has of anything; give the "
+            "configuration that belongs to it"
         )
 
 

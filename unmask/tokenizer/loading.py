@@ -129,7 +129,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         return _wrapped(source, theirs.backend_tokenizer, _names_of_roles(theirs.special_tokens_map), kind)
     if not os.path.isfile(file):
         lack = "there is no tokenizer.json and no vocab.txt"
-        if source.exists() and not source.is_dir():
+        if os.path.lexists(source) and not is_folder:
             lack = absence(source)
         raise TokenizerError(f"{source}: {lack}; give a folder that holds one, or that file")
     names: dict[str, str | None] = {**_names_of_roles(config)}

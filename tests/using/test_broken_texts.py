@@ -81,7 +81,7 @@ def test_from_the_command_line(
         (("fill", run.folder, "[MASK]", "--candidates", BROKEN), rf"candidates: 'the king \udcff' {SAID}"),
         (("masks", BROKEN, "--tokenizer", run.folder / "model"), rf"the text 'the king \udcff' {SAID}"),
         (("predict", folder, questions), f"{questions}: row 1 holds U+DCFF, which is no character; take it out"),
-        (("score", run.folder, pairs), "line 1: a sentence or a name holds U+DCFF, which is no character; take the pair out"),
+        (("score", run.folder, pairs), "line 1: a sentence or a name holds U+DCFF, which is no character"),
         (("embed", run.folder, texts, "--out", tmp_path / "v.npy"), "U+DCFF"),
     ):
         code, out, err = main(*arguments)

@@ -127,4 +127,4 @@ def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:
     for error in (CorpusError(f"{clear}: no"), WriteError(28, "full", clear), WriteError(f"{clear}: no")):
         assert str(error).startswith("\\x1b]2J\\x9b2J gone new")
     code, _, err = main("prepare", f"{tmp_path}/{clear}.txt", "--out", tmp_path / "data")
-    assert (code, err) == (2, f"unmask: {tmp_path}/\\x1b]2J\\x9b2J\\x0dgone new.txt: no such file\n")
+    assert (code, err) == (2, f"unmask: {tmp_path}/\\x1b]2J\\x9b2J gone new.txt: no such file\n")

@@ -23,7 +23,7 @@ from unmask.hub import CONFIG
 from unmask.values import shown, too_high
 
 _TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
-_USUAL = 10_000  # of layers, labels, ..., where the files hold little
+USUAL = 10_000  # of layers, labels, ..., where the files hold little
 # Of parts and numbers of a network beside those in its files: heads that are missing are drawn, and tables computed.
 _MORE_PARTS, _MORE_NUMBERS, _FACTOR = 2_000, 1 << 26, 2
 _PARTS_OF_PICKLE = 100_000  # which only reading it would tell
@@ -44,7 +44,16 @@ def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ModelError: It asks for more; or weights are of no type that a network calculates with.
     """
-    parts, numbers = check_counts(folder, content)
+    if has_weights(folder):
+        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
+        check_kinds(stored, str(folder))
+        parts = len(stored)
+        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
+        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    else:
+        parts, longest = _PARTS_OF_PICKLE, USUAL
+        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    check_counts(folder, content, max(USUAL, parts, longest))
     try:
         import transformers
 
@@ -60,36 +69,23 @@ def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
         pass
 
 
-def check_counts(folder: Path, content: Mapping[str, Any]) -> tuple[int, int]:
-    """Makes sure that a configuration counts no further than its weights, before transformers reads it at all.
+def check_counts(folder: Path, content: Mapping[str, Any], most: int = USUAL) -> None:
+    """Makes sure that a configuration counts no further than a network can have, before transformers reads it at all.
 
     Args:
         folder: Of the model.
         content: Of its config.json.
-
-    Returns:
-        How many tensors the files hold, and how many numbers; an estimate where reading them would tell.
+        most: Layers, labels, ... that there may be.
 
     Raises:
-        ModelError: It has more layers, labels, ... than anything in the files; or weights are of no type that a network
-            calculates with.
+        ModelError: There are more.
     """
-    if has_weights(folder):
-        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
-        check_kinds(stored, str(folder))
-        parts = len(stored)
-        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
-        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
-    else:
-        parts, longest = _PARTS_OF_PICKLE, _USUAL
-        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
-    if (found := too_high(content, max(_USUAL, parts, longest))) is not None:
+    if (found := too_high(content, most)) is not None:
         key, value = found
         raise ModelError(
             f"{folder / CONFIG}: {shown(key)} = {shown(value)} is no number of anything that the weights beside it "
             "have; give the configuration that belongs to them"
         )
-    return parts, numbers
 
 
 def check_finite(model: nn.Module, folder: Path) -> None:

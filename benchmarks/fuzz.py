@@ -4,7 +4,8 @@
 
 A case is a pure function of its target and its number, so a failure is made again by these two: `--only model:4711`.
 What fails is whatever is neither a result nor an `UnmaskError`: another exception, a signal, more than `SECONDS` or
-`MEGABYTES` for one case. What is done stands in the results, and is not done again.
+`MEGABYTES` for one case. Nothing is damaged in case -1, which fails where it is not read. What is done stands in the
+results, and is not done again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 SECONDS, MEGABYTES = 20, 1500
+WHOLE = -1  # the number of the case that nothing is damaged in, which must be read
 DAMAGES = ("flip", "cut", "drop", "repeat", "nasty", "swap", "number", "nothing")
 NASTY: tuple[bytes, ...] = (
     b"", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"[" * 5000, b'{"a":' * 5000, b"9" * 5000, b"-1", b"1e999", b"NaN",
@@ -113,7 +115,8 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
     names = sorted(chosen.files)
     name = names[rng.randrange(len(names))]
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(damaged(chosen.files[name], rng))
+    content = chosen.files[name]
+    (folder / name).write_bytes(content if number == WHOLE else damaged(content, rng))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome: dict[str, Any] = {"target": target, "number": number, "file": name}
     signal.alarm(SECONDS)
@@ -122,7 +125,7 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
         outcome["outcome"] = "read"
     except UnmaskError as error:
         outcome["outcome"] = "refused"
-        if "\n" in str(error) or len(str(error)) > 1200:
+        if "\n" in str(error) or len(str(error)) > 1200 or (number == WHOLE and chosen.is_whole):
             outcome |= {"outcome": "failed", "said": str(error)[:3000]}
     except BaseException:
         outcome |= {"outcome": "failed", "said": traceback.format_exc()[-3000:]}
@@ -161,14 +164,14 @@ def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[st
     results = work / f"{target}.jsonl"
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
     known = {outcome["number"] for outcome in done}
-    left = [number for number in range(cases) if number not in known]
+    left = [number for number in range(WHOLE, cases) if number not in known]
     for begin in range(0, len(left), batch):
         found = run_batch([(target, number) for number in left[begin : begin + batch]], work)
         with results.open("a") as out:
             out.writelines(json.dumps(outcome) + "\n" for outcome in found)
         done += found
         failed = sum(outcome["outcome"] == "failed" for outcome in done)
-        print(f"{target}: {len(done):,} of {cases:,}, {failed} failed", flush=True)
+        print(f"{target}: {len(known) + begin + len(found):,} of {cases + 1:,}, {failed} failed", flush=True)
     return Counter(outcome["outcome"] for outcome in done if outcome["number"] < cases)
 
 

@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import unmask
 from tests import hostile_models
 from tests.seeds import SEEDS
-from unmask.finetuning.result_folder import ResultFolder
 from unmask.folders.card_head import CardSettings
 from unmask.measuring.minimal_pairs import read_pairs
 from unmask.pretraining.run_data import open_prepared
@@ -58,11 +57,13 @@ class Target:
         files: By name, what is damaged; each case takes one of them.
         read: As above.
         beside: A folder that lies there whole, whose files of these names are replaced; None: nothing does.
+        is_whole: Whether the files are in order before they are damaged.
     """
 
     files: Mapping[str, bytes]
     read: Read
     beside: Path | None = None
+    is_whole: bool = True
 
 
 ROWS: list[dict[str, Any]] = [
@@ -248,6 +249,9 @@ class Checkpoints:
         network = unmask.load(model).network
         training = load_recipe("tiny", overrides=list(SMALL)).training
         self.state = TrainState(network, Optimizer(network, training, dtype=torch.float32), step=1)
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.state.optimizer.step(1.0)  # the moments begin with it
         self.folder = save_checkpoint(root, self.state, fingerprint="made here", keep=1)
         self.files = {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
 
@@ -264,11 +268,17 @@ def read_finished(folder: Path, name: str, number: int) -> object:
     return repr(unmask.pretrain(out=folder, resume=True))
 
 
-def read_result(folder: Path, name: str, number: int) -> object:
-    """What a fine-tuning was begun with, and which of its seeds are over."""
-    result = ResultFolder(folder)
-    result.card(CardSettings())
-    return result.go_on({"finetune": {"seeds": 9}, "train": "as before"})
+def _tune(work: Path, out: Path, **more: Any) -> unmask.FineTuned:
+    labelled = work / "labelled.csv"
+    return unmask.finetune(
+        work / "whole" / "model", task="classify", train=labelled, validation=labelled, out=out,
+        settings=("finetune.epochs=1", "finetune.precision=float32"), **more,
+    )  # fmt: skip
+
+
+def read_result(work: Path) -> Read:
+    """A fine-tuning that is over, begun again."""
+    return lambda folder, name, number: repr(_tune(work, folder, resume=True))
 
 
 def read_tokenizer(folder: Path, name: str, number: int) -> object:
@@ -310,10 +320,7 @@ def trained_run(work: Path) -> Path:
         labelled = work / "labelled.csv"
         labelled.write_text("text,label\n" + "".join(f"cat {n},{'ab'[n % 2]}\n" for n in range(20)), encoding="utf-8")
         shutil.rmtree(work / "tuned", ignore_errors=True)
-        unmask.finetune(
-            run / "model", task="classify", train=labelled, validation=labelled, out=work / "tuned",
-            settings=("finetune.epochs=1", "finetune.precision=float32"),
-        )  # fmt: skip
+        _tune(work, work / "tuned")
         unmask.lexicon(run / "data", out=run / "lexicon.safetensors", min_count=2)
     return run
 
@@ -353,7 +360,7 @@ def targets(work: Path) -> dict[str, Target]:
         "answer-a.json": json.dumps(SQUAD).encode(),
     }
     model, data, tuned = run / "model", run / "data", work / "tuned"
-    in_model = (*SIDE_FILES, "config.json", "model.safetensors")
+    in_model = (*SIDE_FILES, "config.json", "model.safetensors", "checksums.json")
     checkpoint = Checkpoints(model, work / "kept")
     shards = tuple(str(path.relative_to(data)) for path in sorted(data.rglob("*.arrow")))
     return {
@@ -369,12 +376,12 @@ def targets(work: Path) -> dict[str, Target]:
         "model": Target(
             _of(model, in_model), read_model, model,
         ),
-        "hostile": Target(_of(model, in_model), read_hostile, model),
+        "hostile": Target(_of(model, in_model), read_hostile, model, is_whole=False),
         "task": Target(_of(tuned / "model", in_model), read_task, tuned / "model"),
-        "result": Target(_of(tuned, ("settings.json", "runs.jsonl", "metrics.jsonl")), read_result, tuned),
+        "result": Target(_of(tuned, ("settings.json", "runs.jsonl", "metrics.jsonl")), read_result(work), tuned),
         "finished": Target(_of(run, ("summary.json", "metrics.jsonl", "predictions.json")), read_finished, run),
         "checkpoint": Target(checkpoint.files, checkpoint.read, checkpoint.folder),
-        "seed": Target({f"{seed.reader}-{seed.name}": seed.content() for seed in SEEDS}, read_seed),
+        "seed": Target({f"{seed.reader}-{seed.name}": seed.content() for seed in SEEDS}, read_seed, is_whole=False),
         "tokenizer": Target(_of(model, SIDE_FILES), read_tokenizer, model),
         "data": Target(_of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)), read_data, data),
         "run": Target(_of(run, ("recipe.toml", "sources.json")), read_run, run),

@@ -7,11 +7,12 @@ with such a text. Rows of a corpus are read by `unmask.text.json_cursor`, piece 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _MOST_DIGITS = 18
 _MOST_BITS = 64
 _MOST_DOTS = 1000
 _QUOTED = re.compile(r'"[^"]*+"|' + r"'[^']*+'")
+_SEAL = "sha256"
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 # Of a configuration: what is called so is made, or gone through, so many times by whoever reads it.
 _COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
@@ -64,6 +66,29 @@ def load_json(file: Path) -> Any:
     if _HALF.search(text):
         json.dumps(content, ensure_ascii=False).encode()
     return content
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of JSON with the checksum of what it says, under `sha256`."""
+    return {**content, _SEAL: _seal(content)}
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """What was sealed, without its checksum. An object that has none is of an earlier version.
+
+    Raises:
+        ValueError: It is no object, or has changed since it was sealed.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    kept = {name: value for name, value in content.items() if name != _SEAL}
+    if content.get(_SEAL) not in (None, _seal(kept)):
+        raise ValueError("what it says does not fit its checksum")
+    return kept
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def too_high(content: Any, most: int) -> tuple[str, int] | None:

@@ -263,7 +263,7 @@ def test_a_bit_that_was_turned_is_found(
         file.write_bytes(whole)
     content = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
-    with pytest.raises(RunError, match="state.json does not fit its checksum"):
+    with pytest.raises(RunError, match="state.json: what it says does not fit its checksum"):
         load_checkpoint(folder, state, fingerprint="x")
     assert all(torch.equal(a, b) for a, b in zip(kept, state.model.parameters(), strict=True))
     assert state.tokens_seen > 1

@@ -3,7 +3,7 @@
 model/           the best model: a transformers folder, with its tokenizer and its card
 model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
 settings.json    task, files and settings; a folder with it holds a result
-runs.jsonl       a line for each seed whose training is over: its figures and evaluations
+runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
 metrics.jsonl    a line at every evaluation
 summary.json     figures of the result, written last
 report.html      all of it for the eye
@@ -21,7 +21,7 @@ from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
 from unmask.folders.card_head import CardSettings, with_named
-from unmask.values import parse_json
+from unmask.values import parse_json, sealed, unsealed
 
 # What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
 # content is the same.
@@ -68,7 +68,7 @@ class ResultFolder:
         begun = self._begun()
         try:
             lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
-            finished = [FinishedRun(**parse_json(line)) for line in lines]
+            finished = [FinishedRun(**unsealed(parse_json(line))) for line in lines]
         except (ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
@@ -88,12 +88,16 @@ class ResultFolder:
             RunError: The result is damaged.
             SettingsError: What was asked for then and now contradicts itself.
         """
-        kept = self._begun().get("finetune", {}).get("card", {})
-        return with_named(kept, named, where=f"{self.settings}: card")
+        kept = self._begun().get("finetune")
+        if not isinstance(kept, dict) or not isinstance(kept.get("card", {}), dict):
+            raise self._damaged(ValueError(f"{self.settings.name} does not say how it was begun"))
+        return with_named(kept.get("card", {}), named, where=f"{self.settings}: card")
 
     def _begun(self) -> dict[str, Any]:
         try:
-            begun: dict[str, Any] = parse_json(self.settings.read_text(encoding="utf-8"))
+            begun = parse_json(self.settings.read_text(encoding="utf-8"))
+            if not isinstance(begun, dict):
+                raise ValueError(f"{self.settings.name} is no JSON object")
         except ValueError as error:
             raise self._damaged(error) from error
         return begun
@@ -107,7 +111,7 @@ class ResultFolder:
 
     def keep(self, finished: list[FinishedRun]) -> None:
         """Writes down the runs that are over; the last one's model takes the best one's place, where it is better."""
-        write_atomically(self.runs, "".join(json.dumps(asdict(run)) + "\n" for run in finished))
+        write_atomically(self.runs, "".join(json.dumps(sealed(asdict(run))) + "\n" for run in finished))
         evaluations = (line for run in finished for line in run.history)
         write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in evaluations))
         self._settle(finished)

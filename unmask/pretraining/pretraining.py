@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UnmaskError
+from unmask.errors import RunError, UnmaskError
 from unmask.files import read_object, typed
 from unmask.folders.card_head import CARD, change_card
 from unmask.hub import TOKENIZER, local_path
@@ -199,7 +199,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             if change_card(folder.model, card):
                 reporter.note(f"{folder.model / CARD} was changed as asked for")
             reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
-            return Run(folder.root, read_object(folder.summary, "take it away, and the run is evaluated again"))
+            return _finished(folder)
         try:
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)
@@ -214,6 +214,21 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         reporter.begin()
         summary = training.run()
     return Run(folder.root, summary)
+
+
+def _finished(folder: RunFolder) -> Run:
+    """A run that is over, as its summary tells of it.
+
+    Raises:
+        RunError: The summary is damaged.
+    """
+    way_out = "take it away, and the run is evaluated again"
+    run = Run(folder.root, read_object(folder.summary, way_out))
+    try:
+        _ = [*run.shown()]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{folder.summary}: damaged ({type(error).__name__}: {error}); {way_out}") from error
+    return run
 
 
 def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ...] | None:

@@ -104,10 +104,12 @@ def understood(file: Path) -> Iterator[None]:
     """Makes errors of ours of whatever the `tokenizers` library raises of a file.
 
     Raises:
-        TokenizerError: It cannot read it.
+        TokenizerError: It cannot read it, or encode with what it has read.
     """
     try:
         yield
+    except TokenizerError:
+        raise
     except BaseException as error:
         if not is_of_library(error):
             raise

@@ -176,10 +176,11 @@ def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
 def _wrapped(
     where: Path, backend: tokenizers.Tokenizer, names: Mapping[str, str | None], kind: str | None
 ) -> Tokenizer:
-    try:
-        return Tokenizer(backend, names, kind if kind in _KEPT_CLASSES else ANY_CLASS)
-    except TokenizerError as error:
-        raise TokenizerError(f"{where}: {error}") from error
+    with understood(where):
+        try:
+            return Tokenizer(backend, names, kind if kind in _KEPT_CLASSES else ANY_CLASS)
+        except TokenizerError as error:
+            raise TokenizerError(f"{where}: {error}") from error
 
 
 def class_of(config: Mapping[str, Any]) -> str | None:

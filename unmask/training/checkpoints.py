@@ -14,10 +14,8 @@ files are checked when they are read: a bit that a disk has turned would go on i
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,7 +32,7 @@ from unmask.rows.stream import Cursor
 from unmask.training.budget import Spent
 from unmask.training.optimizer import Optimizer
 from unmask.training.scores import ScoreBoard
-from unmask.values import parse_json
+from unmask.values import parse_json, sealed, unsealed
 
 Model = TypeVar("Model", bound=Trainable)
 
@@ -89,7 +87,7 @@ TrainState = TrainableState[MaskedLM]
 
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
-_STATE, _SEAL = "state.json", "sha256"
+_STATE = "state.json"
 _PARTIAL = "partial"
 
 
@@ -128,8 +126,7 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
             if state.board is not None:
                 save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
             content["files"] = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
-            sealed = {**content, _SEAL: _seal(content)}
-            (partial / _STATE).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
+            (partial / _STATE).write_text(json.dumps(sealed(content), indent=1) + "\n", encoding="utf-8")
         sync_folder(root)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -153,23 +150,20 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
 
 
-def _seal(content: Mapping[str, Any]) -> str:
-    """The checksum of what a state says."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _check_content(folder: Path, content: dict[str, Any]) -> None:
-    """Compares a checkpoint's files with their checksums; those of earlier versions have none.
+def _whole_content(folder: Path) -> dict[str, Any]:
+    """What the state says of a checkpoint whose files are as they were written; earlier versions have no checksums.
 
     Raises:
-        ValueError: Something has changed since it was written.
+        ValueError: Something has changed since.
     """
-    seal = content.pop(_SEAL, None)
-    if seal is not None and seal != _seal(content):
-        raise ValueError(f"{_STATE} does not fit its checksum")
+    try:
+        content = unsealed(parse_json((folder / _STATE).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{_STATE}: {error}") from error
     for name, sha256 in content.get("files", {}).items():
         if file_sha256(folder / name) != sha256:
             raise ValueError(f"{name} does not fit its checksum")
+    return content
 
 
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
@@ -179,8 +173,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         RunError: It is damaged, or belongs to other data or another recipe.
     """
     try:
-        content = parse_json((folder / _STATE).read_text(encoding="utf-8"))
-        _check_content(folder, content)
+        content = _whole_content(folder)
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
         # All of it is read before anything is changed: a damaged checkpoint leaves the state as it was made.

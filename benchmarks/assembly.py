@@ -16,7 +16,7 @@ from unmask.recipe.new_model import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.checkpoints import TrainState
-from unmask.training.hardware import choose_dtype, why_not_compiled
+from unmask.training.hardware import choose_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import StepReport, train
 from unmask.training.optimizer import Optimizer
 from unmask.training.settings import TrainingSettings
@@ -49,7 +49,13 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
         compile_model(model)
     return Training(
         TrainState(model, Optimizer(model, settings, dtype=dtype)),
-        RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=settings.seed),
+        RowStream(
+            data.train,
+            data.tokenizer,
+            length=settings.sequence_length,
+            seed=settings.seed,
+            ahead=works_on_its_own(device),
+        ),
         Masker(recipe.masking, data.tokenizer, seed=settings.seed, tables=data.tables),
         settings,
     )

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 from assembly import Training, assemble
+from numpy.typing import NDArray
 from turns import Turn
 
 from unmask.errors import DivergedError
 from unmask.hashing import permutation
-from unmask.rows.packing import Fragment, Segment
+from unmask.rows.packing import PackedRows
 from unmask.rows.stream import RowStream
 
 OURS = "ours"
@@ -34,14 +36,24 @@ _ALONE = 5  # sets this order of rows apart
 class PaddedRows(RowStream):
     """Each piece of a document in rows of its own, cut where it is longer than a row; the rest of a row is padding."""
 
-    def _pack(self, fragments: list[Fragment], length: int, place: tuple[int, int, int]) -> list[list[Segment]]:
+    def _packed(
+        self,
+        piece: NDArray[np.int64],
+        start: NDArray[np.int64],
+        size: NDArray[np.int64],
+        length: int,
+        place: tuple[int, int, int],
+    ) -> PackedRows:
         room = length - self._overhead
-        rows = [
-            [Segment((Fragment(fragment.piece, fragment.start + at, min(room, fragment.length - at)),))]
-            for fragment in fragments
-            for at in range(0, fragment.length, room)
-        ]
-        return [rows[i] for i in permutation(len(rows), _ALONE, self.seed, *place)]
+        parts = -(-size // room)
+        at = (np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)) * room
+        rows = PackedRows.of(
+            np.arange(len(at) + 1),
+            np.repeat(piece, parts),
+            np.repeat(start, parts) + at,
+            np.minimum(room, np.repeat(size, parts) - at),
+        )
+        return rows.in_order(permutation(len(rows), _ALONE, self.seed, *place))
 
 
 def without_loops() -> None:

@@ -186,7 +186,7 @@ def _shared(lengths: NDArray[np.int64], longest: int, positions: int) -> Iterato
         # Few texts need no whole row; multiples of 8 keep the shapes of products few.
         row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
         packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)
-        rows = [[int(numbers[fragment.piece]) for fragment in fragments] for fragments in packed]
+        rows = [numbers[pieces].tolist() for pieces in packed.pieces()]
         num_rows = max(1, positions // row_length)
         for begin in range(0, len(rows), num_rows):
             yield rows[begin : begin + num_rows], row_length

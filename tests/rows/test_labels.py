@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import make_text
+from tests.rows.fake_store import FakeStore
 from unmask.errors import DataError
 from unmask.masking.masker import Masker
 from unmask.rows.rows import Rows
@@ -22,22 +23,11 @@ from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
-class Store:
+def store_of(lengths: list[int], labels: list[int], first: int) -> FakeStore:
     """Documents whose tokens are all the same and tell their number: document 7 is `first + 7`, again and again."""
-
-    def __init__(self, lengths: list[int], labels: list[int], first: int) -> None:
-        self.annotations: tuple[str, ...] = ()
-        self.lengths = np.array(lengths, dtype=np.int64)
-        self.document = self.draw = np.arange(len(lengths))
-        self.offset = np.zeros(len(lengths), dtype=np.int64)
-        self.label = np.array(labels, dtype=np.int64)
-        self.first = first
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, piece: int, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.full(length, self.first + piece), np.ones(length, dtype=np.uint8)
+    ids = [np.full(length, first + number) for number, length in enumerate(lengths)]
+    starts = [np.ones(length, dtype=np.int64) for length in lengths]
+    return FakeStore(ids, starts=starts, documents=range(len(lengths)), labels=labels)
 
 
 def first_ordinary(tokenizer: Tokenizer) -> int:
@@ -45,7 +35,7 @@ def first_ordinary(tokenizer: Tokenizer) -> int:
 
 
 def stream_of(
-    store: Store, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16, **options: bool
+    store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16, **options: bool
 ) -> RowStream:
     return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True, **options)  # type: ignore[arg-type]
 
@@ -71,7 +61,7 @@ def epoch_of(stream: RowStream) -> list[RowBatch]:
 def test_a_batch_by_hand(tokenizer: Tokenizer) -> None:
     """[CLS] a a a [SEP] [CLS] b b [SEP], and a document without a class in the row behind it."""
     a = first_ordinary(tokenizer)
-    batch = stream_of(Store([3, 2, 7], [4, 1, -1], a), tokenizer, length=9, shuffle=False).batch(Cursor(), 2)
+    batch = stream_of(store_of([3, 2, 7], [4, 1, -1], a), tokenizer, length=9, shuffle=False).batch(Cursor(), 2)
     order = [row.tolist()[1] for row in batch.rows.input_ids]
     row = order.index(a)
     assert batch.rows.input_ids[row].tolist() == [2, a, a, a, 3, 2, a + 1, a + 1, 3]
@@ -85,7 +75,7 @@ def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer) -
     lengths = [*rng.integers(1, 14, 38).tolist(), 60, 33]
     labels = rng.integers(-1, 3, 40).tolist()
     a = first_ordinary(tokenizer)
-    found = segments(epoch_of(stream_of(Store(lengths, labels, a), tokenizer)))
+    found = segments(epoch_of(stream_of(store_of(lengths, labels, a), tokenizer)))
     of_document: dict[int, int] = {}
     for rows, r, places, label in found:
         document = int(rows.input_ids[r, places[1]]) - a
@@ -102,7 +92,7 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
     rng = np.random.default_rng(1)
     labels = rng.integers(-1, 2, 60).tolist()
     a = first_ordinary(tokenizer)
-    stream = stream_of(Store(rng.integers(2, 13, 60).tolist(), labels, a), tokenizer, kind)
+    stream = stream_of(store_of(rng.integers(2, 13, 60).tolist(), labels, a), tokenizer, kind)
     batches = epoch_of(stream)
     assert set(batches[0].rows.classes) == {kind, "label"}
     mixed = alike = 0
@@ -118,7 +108,7 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
 
 def test_nothing_else_changes(tokenizer: Tokenizer) -> None:
     """Rows, and so their masks, are those of a stream without labels; parts and copies keep the labels."""
-    store = Store([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer))
+    store = store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer))
     plain = RowStream(store, tokenizer, length=16, seed=0).batch(Cursor(), 4).rows  # type: ignore[arg-type]
     rows = stream_of(store, tokenizer).batch(Cursor(), 4).rows
     assert plain.classes == {}
@@ -130,7 +120,7 @@ def test_nothing_else_changes(tokenizer: Tokenizer) -> None:
 def test_the_first_token_is_never_masked(tokenizer: Tokenizer) -> None:
     """Nearly everything is masked, and over some epochs everything is, but [CLS] stays."""
     rows = (
-        stream_of(Store([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer)), tokenizer)
+        stream_of(store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer)), tokenizer)
         .batch(Cursor(), 4)
         .rows
     )

@@ -4,12 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.rows.packing import LEAST_CUT, Fragment, pack_pieces
+from unmask.rows.packing import pack_pieces
+from unmask.rows.packing_loops import LEAST_CUT
 
 
 def pack(lengths: list[int], row_length: int, overhead: int = 0) -> list[list[tuple[int, ...]]]:
     packed = pack_pieces(np.array(lengths, dtype=np.int64), row_length=row_length, overhead=overhead)
-    return [[tuple(fragment) for fragment in row] for row in packed]
+    assert packed.pieces() == [[part.piece for segment in row for part in segment.parts] for row in packed]
+    return [[tuple(part) for segment in row for part in segment.parts] for row in packed]
 
 
 def test_short_pieces_by_hand() -> None:
@@ -58,5 +60,4 @@ def test_natural_lengths_fill_rows_over_98_percent() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3.0, 1.2, 20_000).astype(np.int64) + 1, 1, 2000)
     rows = pack_pieces(lengths, row_length=128, overhead=2)
-    assert isinstance(rows[0][0], Fragment)
-    assert sum(f.length + 2 for row in rows for f in row) / (len(rows) * 128) > 0.98
+    assert (rows.num_tokens + 2 * len(rows.piece)) / (len(rows) * 128) > 0.98

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.rows.fake_store import FakeStore
 from tests.tokenizer.families import bare_characters
 from unmask.errors import DataError
 from unmask.hashing import mix
 from unmask.masking.masker import Masker
 from unmask.rows import stream as stream_module
-from unmask.rows.packing import Fragment, Segment
+from unmask.rows.packing import PackedRows, Segment
 from unmask.rows.sentence_pairs import RIGHT, WRONG, PairKind, make_pairs
 from unmask.rows.stream import Cursor, RowBatch, RowStream
 from unmask.shards.manifest import load_manifest
@@ -102,7 +103,7 @@ def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer
 def test_every_half_stands_in_the_rows_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
     """Not only every token: the halves are those that right pairs would have, whatever they stand beside."""
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
-    segments = [segment for row in stream._rows_of(Cursor(lengths=((0, 64),))) for segment in row]
+    segments = [segment for row in stream.window(Cursor(lengths=((0, 64),))).rows for segment in row]
     halves = sorted(part for segment in segments for part in segment.parts)
     place: dict[int, int] = {}
     for piece, start, length in halves:
@@ -141,7 +142,7 @@ def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind
 def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Tokenizer) -> None:
     for length in (64, 16):  # in short rows, documents are cut in several
         stream = RowStream(store, tokenizer, length=length, seed=3, pairs="next_sentence")
-        rows = stream._rows_of(Cursor(lengths=((0, length),)))
+        rows = stream.window(Cursor(lengths=((0, length),))).rows
         wrong = [segment for row in rows for segment in row if segment.label == WRONG]
         assert len(wrong) > 150
         for segment in wrong:
@@ -153,7 +154,7 @@ def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Toke
 def test_halves_begin_with_words_in_the_middle_half(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
     cuts, inner = [], 0
-    for row in stream._rows_of(Cursor(lengths=((0, 64),))):
+    for row in stream.window(Cursor(lengths=((0, 64),))).rows:
         for segment in row:
             if len(segment.parts) < 2:
                 continue
@@ -192,7 +193,7 @@ def test_rows_are_as_full_as_without_pairs(shared_data: Path, tokenizer: Tokeniz
     novels = TokenStore([tmp_path / "data" / file.name for file in files])
     for kind in KINDS:
         stream = RowStream(novels, tokenizer, length=128, seed=0, pairs=kind)
-        rows = stream._rows_of(Cursor(lengths=((0, 128),)))
+        rows = stream.window(Cursor(lengths=((0, 128),))).rows
         used = sum(part.length for row in rows for segment in row for part in segment.parts)
         used += sum(1 + len(segment.parts) for row in rows for segment in row)
         assert len(rows) > 500
@@ -201,28 +202,15 @@ def test_rows_are_as_full_as_without_pairs(shared_data: Path, tokenizer: Tokeniz
         assert abs(labels[RIGHT] - labels[WRONG]) < 4 * math.sqrt(labels.total())
 
 
-class FakeStore:
-    """Four documents of known tokens; words begin where said."""
-
-    def __init__(self, lengths: list[int], starts: list[str], documents: list[int]) -> None:
-        self.annotations: tuple[str, ...] = ()
-        self.lengths = np.array(lengths, dtype=np.int64)
-        self.document = self.draw = np.array(documents, dtype=np.int64)
-        self.offset = np.zeros(len(lengths), dtype=np.int64)
-        self.num_bytes = self.lengths
-        self._starts = [np.array(list(map(int, line)), dtype=np.uint8) for line in starts]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, piece: int, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = 100 + 10 * piece + np.arange(int(self.lengths[piece]))
-        return ids[start : start + length], self._starts[piece][start : start + length]
+def words(lengths: list[int], starts: list[str], documents: list[int]) -> FakeStore:
+    """Documents of known tokens, whose words begin where said."""
+    ids = [100 + 10 * piece + np.arange(length) for piece, length in enumerate(lengths)]
+    return FakeStore(ids, starts=[np.array(list(map(int, line))) for line in starts], documents=documents)
 
 
 def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
     """Only one cut is possible in each document, so the pairs are known but for their labels."""
-    store = FakeStore([5, 5, 1], ["10010", "10010", "1"], [0, 1, 2])
+    store = words([5, 5, 1], ["10010", "10010", "1"], [0, 1, 2])
     for seed in range(40):  # until both of the first two are wrong
         stream = RowStream(store, tokenizer, length=20, seed=seed, pairs="next_sentence")  # type: ignore[arg-type]
         rows = stream.batch(Cursor(), 1).rows
@@ -249,15 +237,18 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
 
 
 def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
-    fragments = [Fragment(i, 0, int(n)) for i, n in enumerate(store.lengths)]
-    of_piece = mix(np.arange(len(store), dtype=np.int64))
-    (row,) = make_pairs(kind, [fragments], store, key=key, key_of_piece=of_piece)  # type: ignore[arg-type]
+    pieces = np.arange(len(store))
+    one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.lengths)
+    of_piece = mix(pieces)
+    (row,) = make_pairs(
+        kind, one_row, store.gather(pieces), key=key, key_of_piece=of_piece, document_of_piece=store.document
+    )
     return row
 
 
 def test_cuts_where_hardly_any_is_possible() -> None:
     """No word begins in the middle half: the nearest one does it; a text without words is cut in its middle."""
-    store = FakeStore([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
+    store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
     for key in range(6):
         row = make("sentence_order", store, key)
         heads = [min(segment.parts).length for segment in row]
@@ -267,8 +258,8 @@ def test_cuts_where_hardly_any_is_possible() -> None:
 
 
 def test_where_there_is_nobody_to_exchange_with_a_pair_stays_right() -> None:
-    one_document = FakeStore([9, 9, 9, 9], ["1" * 9] * 4, [0, 0, 0, 0])
-    no_common_length = FakeStore([8, 2], ["11111111", "10"], [0, 1])
+    one_document = words([9, 9, 9, 9], ["1" * 9] * 4, [0, 0, 0, 0])
+    no_common_length = words([8, 2], ["11111111", "10"], [0, 1])
     for key in range(12):
         for store in (one_document, no_common_length):
             assert {segment.label for segment in make("next_sentence", store, key)} == {RIGHT}
@@ -277,7 +268,7 @@ def test_where_there_is_nobody_to_exchange_with_a_pair_stays_right() -> None:
 def test_a_window_of_mostly_one_document() -> None:
     """Most of the wrong pairs find nobody, but whoever exchanges does so with another document."""
     documents = [0] * 180 + list(range(1, 21))
-    store = FakeStore([9] * 200, ["1" * 9] * 200, documents)
+    store = words([9] * 200, ["1" * 9] * 200, documents)
     row = make("next_sentence", store, 1)
     wrong = [segment for segment in row if segment.label == WRONG]
     assert 4 <= len(wrong) <= 40
@@ -380,7 +371,7 @@ def test_the_share_of_masked_tokens_stays_exact(store: TokenStore, tokenizer: To
 
 
 def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
-    one = FakeStore([9, 9], ["1" * 9] * 2, [4, 4])
+    one = words([9, 9], ["1" * 9] * 2, [4, 4])
     with pytest.raises(DataError, match=r"but the text is one document; take sentence_order, or .*corpus\.documents"):
         RowStream(one, tokenizer, length=32, seed=0, pairs="next_sentence")  # type: ignore[arg-type]
     RowStream(one, tokenizer, length=32, seed=0, pairs="sentence_order")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.rows.fake_store import FakeStore
 from unmask.errors import DataError
+from unmask.hashing import mix
 from unmask.rows import stream as stream_module
 from unmask.rows.rows import Rows
 from unmask.rows.stream import Cursor, RowBatch, RowStream
@@ -143,6 +146,64 @@ def test_resuming_from_any_cursor_gives_what_would_have_come(
             assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_window_that_is_made_ahead_is_the_same(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    """Behind an epoch's end too; once each, where the rows' length does not change."""
+    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 500)
+    in_time, ahead = (RowStream(store, tokenizer, length=24, seed=3, ahead=ahead) for ahead in (False, True))
+    made: list[Cursor] = []
+    make = ahead._made
+    monkeypatch.setattr(ahead, "_made", lambda place, last: (made.append(place), make(place, last))[1])
+    cursor = Cursor()
+    while cursor.epoch < 2:
+        length = 40 if changes and cursor.window % 3 == 1 else 24
+        expected, found = in_time.batch(cursor, 5, length), ahead.batch(cursor, 5, length)
+        assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
+        assert (expected.cursor, expected.num_tokens) == (found.cursor, found.num_tokens)
+        cursor = found.cursor
+    assert len(made) > 10
+    assert changes or len(made) == len(set(made))
+
+
+# Of what rows hold since they were first packed by loops over objects: whoever resumes a run gets the rows that it had.
+DIGESTS = {
+    (None, (20,)): "96381caaee987c25",
+    (None, (64, 12, 33)): "701b9deac8618f42",
+    ("next_sentence", (40,)): "076cc00255e47849",
+    ("next_sentence", (64, 12, 33)): "ea31cf5a3b481101",
+    ("sentence_order", (40,)): "34a2e31bd0f202a2",
+    ("sentence_order", (64, 12, 33)): "67652a6858763b3e",
+}
+
+
+@pytest.mark.parametrize(("pairs", "lengths"), DIGESTS)
+def test_rows_stay_what_they_are(
+    pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
+    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 4000)
+    bits = mix(np.arange(40_000, dtype=np.int64))
+    sizes = np.concatenate([bits[:300] % 91, [700, 0, 1]])
+    ends = np.cumsum(sizes)
+    ids = np.split(5 + bits[: ends[-1]] % 50, ends[:-1])
+    starts = np.split((bits[: ends[-1]] >> 20) % 3 == 0, ends[:-1])
+    store = FakeStore(ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
+    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)  # type: ignore[arg-type]
+    digest, cursor, number = hashlib.sha256(), Cursor(), 0
+    while cursor.epoch < 2:
+        batch = stream.batch(cursor, 7, lengths[number // 3 % len(lengths)])
+        rows = batch.rows
+        columns = [rows.input_ids, rows.segment_ids, rows.position_ids, rows.word_starts, rows.segment_keys]
+        for column in [*columns, *rows.classes.values()]:
+            digest.update(column.to(torch.int64).numpy().tobytes())
+        assert batch.documents is not None
+        digest.update(batch.documents.tobytes())
+        cursor, number = batch.cursor, number + 1
+    assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]
+
+
 def test_a_batch_never_mixes_epochs(store: TokenStore, tokenizer: Tokenizer) -> None:
     stream = RowStream(store, tokenizer, length=64, seed=0)
     batches = list(islice(stream.batches(Cursor(), 7), 150))
@@ -162,7 +223,7 @@ def test_rows_of_natural_text_are_full(shared_data: Path, tokenizer: Tokenizer) 
     lengths = np.array([len(e.input_ids) for e in tokenizer.encode_corpus(paragraphs)])
     for row_length in (64, 128, 512):
         rows = pack_pieces(lengths, row_length=row_length, overhead=2)
-        assert sum(f.length + 2 for row in rows for f in row) / (row_length * len(rows)) > 0.98
+        assert (rows.num_tokens + 2 * len(rows.piece)) / (row_length * len(rows)) > 0.98
 
 
 def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:

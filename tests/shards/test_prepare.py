@@ -98,6 +98,10 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
         [[70_006, 70_007, 70_008], [1, 0, 1]],
     ]
     assert rows == whole + whole[1:]
+    gathered = store.gather(np.array([4, 0, 3]))
+    assert gathered.input_ids.tolist() == [id_ for n in (0, 3, 4) for id_ in rows[n][0]]
+    assert gathered.word_starts.tolist() == [start for n in (0, 3, 4) for start in rows[n][1]]
+    assert gathered.places(np.array([3, 4, 0]), np.array([0, 2, 1])).tolist() == [5, 8, 1]
     assert store.document.tolist() == [3, 3, 8, 3, 8]
     assert store.offset.tolist() == [0, 10, 0, 10, 0]
     assert store.num_bytes.tolist() == [10, 2, 6, 2, 6]

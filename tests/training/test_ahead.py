@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +55,35 @@ def same(a: MaskedBatch, b: MaskedBatch) -> bool:
     return torch.equal(a.masked.input_ids, b.masked.input_ids) and torch.equal(a.masked.labels, b.masked.labels)
 
 
-def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
+def in_time(stream: RowStream, masker: Masker) -> Batches:
+    return Batches(stream, masker, pad_id=PAD, by_clock=False)
+
+
+def behind(request: BatchRequest, batch: MaskedBatch) -> BatchRequest | None:
+    """Five batches, each at a progress of its own."""
+    step = request.step + 1
+    return None if step == 5 else BatchRequest(batch.cursor, 8, 32, step / 10, step, request.tokens + batch.num_tokens)
+
+
+def test_what_comes_is_made_once_and_is_what_would_be_made_in_time(
     stream: RowStream, masker: Masker, counted: list[float]
 ) -> None:
-    first, second = BatchRequest(Cursor(), 8, 32, 0.0), None
-    in_time = Batches(stream, masker, pad_id=PAD, ahead=False, by_clock=False)
-    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
-        one = batches.take(first)
-        second = BatchRequest(one.cursor, 8, 32, 0.1)
-        batches.ask(second)
-        two = batches.take(second)
-        assert counted == [0.0, 0.1]
-        assert same(one, in_time.take(first))
-        assert same(two, in_time.take(second))
-        assert not same(one, two)
+    request: BatchRequest | None = BatchRequest(Cursor(), 8, 32, 0.0)
+    found: list[tuple[BatchRequest, MaskedBatch]] = []
+    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+        while request is not None:
+            found.append((request, batches.take(request)))
+            request = behind(*found[-1])
+    assert counted == [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert all(same(batch, in_time(stream, masker).take(request)) for request, batch in found)
+    assert not same(found[0][1], found[1][1])
+
+
+def test_as_many_are_made_ahead_as_are_asked_for(stream: RowStream, masker: Masker, counted: list[float]) -> None:
+    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+        batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
+        wait(list(batches._queue))
+        assert counted == [0.0, 0.1, 0.2, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -76,23 +93,31 @@ def test_what_was_asked_for_is_made_once_and_is_what_would_be_made_in_time(
         BatchRequest(Cursor(row=3, lengths=((0, 32),)), 8, 32, 0.1),
         BatchRequest(Cursor(), 8, 24, 0.1),
         BatchRequest(Cursor(), 6, 32, 0.1),
-        BatchRequest(Cursor(), 8, 32, 0.1, Scores(7, {})),
+        BatchRequest(Cursor(), 8, 32, 0.1, scores=Scores(7, {})),
     ],
 )
-def test_what_was_not_asked_for_is_made_anew(stream: RowStream, masker: Masker, wanted: BatchRequest) -> None:
-    asked = BatchRequest(Cursor(), 8, 32, 0.1)
-    assert not asked.serves(wanted, by_clock=False)
-    assert asked.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
-    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
-        batches.ask(asked)
+def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, wanted: BatchRequest) -> None:
+    """And what was made behind that is dropped, which would be of another place."""
+    expected = BatchRequest(Cursor(), 8, 32, 0.1)
+    assert not expected.serves(wanted, by_clock=False)
+    assert expected.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
+
+    def following(request: BatchRequest, batch: MaskedBatch) -> BatchRequest:
+        return expected if request.length == 8 else replace(request, cursor=batch.cursor)
+
+    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=following) as batches:
+        batches.take(BatchRequest(Cursor(), 8, 8, 0.1))
         found = batches.take(wanted)
-    assert same(found, Batches(stream, masker, pad_id=PAD, ahead=False, by_clock=False).take(wanted))
+        behind_it = replace(wanted, cursor=found.cursor)
+        assert same(found, in_time(stream, masker).take(wanted))
+        assert same(batches.take(behind_it), in_time(stream, masker).take(behind_it))
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
     bad = BatchRequest(Cursor(), 8, 32, 2.0)
-    with Batches(stream, masker, pad_id=PAD, ahead=True, by_clock=False) as batches:
-        batches.ask(bad)
+    following = lambda request, batch: bad  # noqa: E731
+    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=2, following=following) as batches:
+        batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
         with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):
             batches.take(bad)
 
@@ -160,7 +185,8 @@ def test_by_the_clock_what_was_made_a_moment_ago_serves(
     settings = settings_of(steps=None, minutes=0.5)
     ticks = iter(range(10_000))
     reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: float(next(ticks))))
-    assert len(reports) <= len(counted) <= len(reports) + 1, "one may be made that nobody wants any more"
+    more = loop_module.BATCHES_AHEAD
+    assert len(reports) <= len(counted) <= len(reports) + more, "some may be made that nobody wants any more"
 
 
 def test_the_next_batch_waits_for_new_scores(
@@ -174,12 +200,12 @@ def test_the_next_batch_waits_for_new_scores(
     state = new_state(make_model, settings)
     vocab_size = len(state.model.encoder.tokens)
     state.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
-    asked: list[int] = []
-    ask = Batches.ask
-    monkeypatch.setattr(Batches, "ask", lambda self, request: (asked.append(1), ask(self, request))[1])
     reports = list(train(state, stream, masker, settings))
     assert len(counted) == len(reports) == 8
-    assert len(asked) == 8 - 1 - 2, "not behind the last step, nor where scores are made"
+    plain = new_state(make_model, settings)
+    plain.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
+    monkeypatch.setattr("unmask.training.loop.works_on_its_own", lambda device: False)
+    assert [each.loss for each in train(plain, stream, masker, settings)] == [each.loss for each in reports]
 
 
 def test_a_loss_that_is_not_finite_is_found_some_steps_later(

@@ -35,7 +35,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.budget import Budget
 from unmask.training.checkpoints import TrainState, list_checkpoints, load_checkpoint, save_checkpoint
-from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
+from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import StepReport, train
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
@@ -150,6 +150,7 @@ class TrainingRun:
             seed=training.seed,
             pairs=None if pairs is None else pairs.kind,
             with_labels=recipe.objectives.label is not None,
+            ahead=works_on_its_own(self.device),
         )
         self.masker = Masker(
             recipe.masking,

@@ -4,16 +4,22 @@ Short pieces are never cut: sorted by length, each goes into the row where it le
 decreasing). A piece longer than a row must be cut anyway, so it is cut where that fills rows: whole rows first, and
 what remains, between one and two rows long, closes the rooms that short pieces have left. Rows of natural text come
 out over 98 % full.
+
+A window has tens of thousands of fragments, so they are columns and never objects, and loops pack them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have hardly any context
+from unmask.rows.packing_loops import best_fit
+
+Ints = NDArray[np.int64]
 
 
 class Fragment(NamedTuple):
@@ -36,47 +42,84 @@ class Segment(NamedTuple):
     label: int | None = None
 
 
-class _Rows:
-    """Rows that are being filled.
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand.
 
-    The rooms that some row has left are the bits of one integer, so that the best row is found in two operations,
-    whatever the number of rows.
+    Attributes:
+        begins: [num_rows + 1]: where each row's fragments begin.
+        piece, start, length: [F]: what tokens they are.
+        half: [F]: 1 where a fragment is the second half of a pair, else 0: there a segment begins.
+        label: [F]: class of the pair that begins with it; -1 where none does.
     """
 
-    def __init__(self, capacity: int, overhead: int) -> None:
-        self.rows: list[list[Fragment]] = []
-        self.overhead = overhead
-        self._capacity = capacity
-        self._with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # numbers of rows by the room left
-        self._rooms = 0  # bit r is set where some row has room r
+    begins: Ints
+    piece: Ints
+    start: Ints
+    length: Ints
+    half: Ints
+    label: Ints
 
-    def largest(self) -> int:
-        """Longest fragment that fits a row already begun."""
-        return self._rooms.bit_length() - 1 - self.overhead
+    @classmethod
+    def of(cls, begins: Ints, piece: Ints, start: Ints, length: Ints) -> PackedRows:
+        """Rows in which every fragment is a segment."""
+        return cls(begins, piece, start, length, np.zeros_like(piece), np.full_like(piece, -1))
 
-    def fits(self, length: int) -> bool:
-        """Whether a fragment fits a row already begun."""
-        return self._rooms >> (length + self.overhead) != 0
+    def __len__(self) -> int:
+        return len(self.begins) - 1
 
-    def add(self, fragment: Fragment) -> None:
-        """Puts a fragment where it leaves the least room, or into a new row."""
-        size = fragment.length + self.overhead
-        fitting = self._rooms >> size
-        if fitting:
-            room = size + (fitting & -fitting).bit_length() - 1
-            number = self._with_room[room].pop()
-            if not self._with_room[room]:
-                self._rooms ^= 1 << room
-            self.rows[number].append(fragment)
-        else:
-            room, number = self._capacity, len(self.rows)
-            self.rows.append([fragment])
-        if left := room - size:
-            self._with_room[left].append(number)
-            self._rooms |= 1 << left
+    @property
+    def num_tokens(self) -> int:
+        """Without special tokens."""
+        return int(self.length.sum())
+
+    def part(self, begin: int, end: int) -> PackedRows:
+        """Rows `begin` to `end`, without a copy."""
+        return self._of(self.begins[begin : end + 1] - self.begins[begin], slice(*self.begins[[begin, end]].tolist()))
+
+    def in_order(self, order: Ints) -> PackedRows:
+        """The rows in another order."""
+        counts = np.diff(self.begins)[order]
+        ends = np.cumsum(counts)
+        fragments = np.repeat(self.begins[order] - ends + counts, counts) + np.arange(len(self.piece))
+        return self._of(np.concatenate([[0], ends]), fragments)
+
+    def followed_by(self, other: PackedRows) -> PackedRows:
+        """These rows and others behind them."""
+        names = ("piece", "start", "length", "half", "label")
+        columns = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
+        return PackedRows(np.concatenate([self.begins, other.begins[1:] + self.begins[-1]]), *columns)
+
+    def _of(self, begins: Ints, fragments: slice | Ints) -> PackedRows:
+        columns = (self.piece, self.start, self.length, self.half, self.label)
+        return PackedRows(begins, *(column[fragments] for column in columns))
+
+    def joined(self) -> tuple[Ints, Ints, Ints]:
+        """The fragments in the order of the text, neighbours joined: piece, start, length."""
+        order = np.lexsort((self.start, self.piece))
+        piece, start, length = self.piece[order], self.start[order], self.length[order]
+        goes_on = (piece[1:] == piece[:-1]) & (start[1:] == start[:-1] + length[:-1])
+        first = np.flatnonzero(~np.concatenate([[False], goes_on]))[: len(piece)]
+        return piece[first], start[first], np.add.reduceat(length, first) if len(first) else length
+
+    def pieces(self) -> list[list[int]]:
+        """Of each row the pieces in it."""
+        return [each.tolist() for each in np.split(self.piece, self.begins[1:-1])] if len(self) else []
+
+    def __iter__(self) -> Iterator[list[Segment]]:
+        """Row by row its segments, to look at."""
+        columns = zip(self.piece.tolist(), self.start.tolist(), self.length.tolist(), strict=True)
+        fragments = [Fragment(*each) for each in columns]
+        second = [*(self.half[1:] == 1).tolist(), False]
+        for begin, end in zip(self.begins[:-1].tolist(), self.begins[1:].tolist(), strict=True):
+            yield [
+                Segment(tuple(fragments[f : f + 1 + second[f]]), None if self.label[f] < 0 else int(self.label[f]))
+                for f in range(begin, end)
+                if not self.half[f]
+            ]
 
 
-def pack_pieces(lengths: NDArray[np.int64], *, row_length: int, overhead: int) -> list[list[Fragment]]:
+def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:
     """Packs pieces into rows.
 
     Args:
@@ -85,38 +128,17 @@ def pack_pieces(lengths: NDArray[np.int64], *, row_length: int, overhead: int) -
         overhead: Special tokens of each fragment.
 
     Returns:
-        For each row its fragments; `piece` is an index into `lengths`.
+        The rows; `piece` is an index into `lengths`.
 
     Example: pieces of 3, 2 and 9 tokens in rows of 7 without overhead: the long piece fills a row, and its last two
     tokens close the row of the short ones: `[(2, 0, 7)], [(0, 0, 3), (1, 0, 2), (2, 7, 2)]`.
 
     Source: Johnson 1973 (best fit decreasing needs at most 11/9 of the optimal number of rows); cutting is ours.
     """
-    rows = _Rows(row_length, overhead)
-    room = row_length - overhead
-    whole_rows: list[list[Fragment]] = []
-    remainders: list[Fragment] = []
-    for piece in np.flatnonzero(lengths > room).tolist():
-        length = int(lengths[piece])
-        full = length // room - (length % room > 0)
-        whole_rows += [[Fragment(piece, number * room, room)] for number in range(full)]
-        if left := length - full * room:
-            remainders.append(Fragment(piece, full * room, left))
-    short = np.flatnonzero((lengths > 0) & (lengths <= room))
-    for piece in short[np.argsort(-lengths[short], kind="stable")].tolist():
-        rows.add(Fragment(piece, 0, int(lengths[piece])))
-    for remainder in remainders:
-        _cut_into(rows, remainder, room)
-    return whole_rows + rows.rows
-
-
-def _cut_into(rows: _Rows, rest: Fragment, room: int) -> None:
-    """Places a fragment longer than a row, cut so that it closes rooms, the largest first."""
-    while rest.length:
-        cut = min(rows.largest(), rest.length - LEAST_CUT)
-        if rest.length <= room and (cut < LEAST_CUT or rows.fits(rest.length)):
-            cut = rest.length
-        elif cut < LEAST_CUT:
-            cut = min(room, max(rest.length - LEAST_CUT, 1))
-        rows.add(Fragment(rest.piece, rest.start, cut))
-        rest = Fragment(rest.piece, rest.start + cut, rest.length - cut)
+    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+    short = np.flatnonzero((lengths > 0) & (lengths <= row_length - overhead))
+    by_length = short[np.argsort(-lengths[short], kind="stable")]
+    row, piece, start, length = best_fit(lengths, by_length, row_length, overhead)
+    order = np.argsort(row, kind="stable")
+    begins = np.concatenate([[0], np.cumsum(np.bincount(row))]) if len(row) else np.zeros(1, dtype=np.int64)
+    return PackedRows.of(begins, piece[order], start[order], length[order])

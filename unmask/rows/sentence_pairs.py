@@ -12,32 +12,22 @@ as full as they were, every half is used exactly once, and no length tells which
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
-from unmask.hashing import IS_WRONG, TAIL, mix
-from unmask.rows.packing import Fragment, Segment
-from unmask.shards.store import TokenStore
+from unmask.hashing import IS_WRONG, mix
+from unmask.rows.packing import PackedRows
+from unmask.rows.pair_loops import Fragments, only_cuts, tails_and_partners
+from unmask.shards.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 PairKind = Literal["next_sentence", "sentence_order"]
 RIGHT, WRONG = 0, 1  # as transformers' BertForPreTraining counts them
 PAIR_OVERHEAD = 3  # [CLS] A [SEP] B [SEP]
 PAIRS = 5  # sets these hashes apart from others of the same seed
-_LOOK_BACK = 32  # candidates that a fragment is compared with, so that windows of one document take no longer
-
-
-class _Cuttable(NamedTuple):
-    """A fragment and how long its second half may be: bit n of `tails` is set where n tokens are allowed."""
-
-    fragment: Fragment
-    document: int
-    tails: int
-    bits: int
 
 
 def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -60,12 +50,13 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
 
 def make_pairs(
     kind: PairKind,
-    rows: list[list[Fragment]],
-    store: TokenStore,
+    rows: PackedRows,
+    texts: GatheredPieces,
     *,
     key: int,
     key_of_piece: NDArray[np.int64],
-) -> list[list[Segment]]:
+    document_of_piece: NDArray[np.int64],
+) -> PackedRows:
     """Makes a pair of every fragment of some rows. The rows keep their lengths.
 
     A half begins where a word does, somewhere in the middle half of the fragment; where no word begins there, at the
@@ -75,82 +66,59 @@ def make_pairs(
     Args:
         kind: What a wrong pair is.
         rows: Of packed fragments, all of a window.
-        store: Their tokens.
+        texts: Their tokens.
         key: A hash of seed and epoch; cuts and labels are functions of it and the fragment, whom a fragment exchanges
             with also of the others.
         key_of_piece: [num_pieces], int64: a hash of each piece.
+        document_of_piece: [num_pieces], int64.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
     runs of sentences and wrong halves are drawn with replacement; here nothing of the text is lost or seen twice.
     """
-    fragments = [fragment for row in rows for fragment in row]
-    bits = [int(value) for value in _bits(fragments, key, key_of_piece)]
-    cuttable = {
-        index: _Cuttable(fragment, int(store.document[fragment.piece]), _tails(fragment, store), bits[index])
-        for index, fragment in enumerate(fragments)
-        if fragment.length > 1
-    }
-    wrong = [index for index, item in cuttable.items() if IS_WRONG.of(item.bits)]
-    segments: dict[int, Segment] = {}
+    bits = mix(mix(key_of_piece[rows.piece] ^ rows.start) + np.int64(key))
+    source = texts.places(rows.piece, rows.start)
+    fragments = Fragments(
+        source=source,
+        length=rows.length,
+        document=document_of_piece[rows.piece],
+        bits=bits,
+        only=only_cuts(source, rows.length, texts.word_starts),
+        starts=texts.word_starts,
+    )
+    is_pair = rows.length > 1
+    is_wrong = is_pair & (IS_WRONG.of(bits) == 1)
+    looking = np.flatnonzero(is_wrong & (kind == "next_sentence"))
+    tail, partner = tails_and_partners(fragments, looking[np.lexsort((bits[looking], rows.length[looking]))])
     if kind == "next_sentence":
-        for one, other in _exchanges(wrong, cuttable):
-            tail = _draw(cuttable[one].tails & cuttable[other].tails, cuttable[one].bits)
-            (first, second), (other_first, other_second) = (_cut(fragments[i], tail) for i in (one, other))
-            segments[one] = Segment((first, other_second), WRONG)
-            segments[other] = Segment((other_first, second), WRONG)
-    for index in cuttable.keys() - segments.keys():
-        item = cuttable[index]
-        first, second = _cut(item.fragment, _draw(item.tails, item.bits))
-        turned = kind == "sentence_order" and bool(IS_WRONG.of(item.bits))
-        segments[index] = Segment((second, first), WRONG) if turned else Segment((first, second), RIGHT)
-    numbered = enumerate(fragments)
-    return [
-        [segments.get(index) or Segment((fragment,)) for index, fragment in islice(numbered, len(row))] for row in rows
-    ]
+        is_wrong = partner >= 0
+    return _halves(rows, tail, partner, is_wrong, turned=kind == "sentence_order")
 
 
-def _bits(fragments: list[Fragment], key: int, key_of_piece: NDArray[np.int64]) -> NDArray[np.int64]:
-    """64 random bits a fragment."""
-    places = np.array([(fragment.piece, fragment.start) for fragment in fragments], dtype=np.int64).reshape(-1, 2)
-    return mix(mix(key_of_piece[places[:, 0]] ^ places[:, 1]) + np.int64(key))
+def _halves(
+    rows: PackedRows, tail: NDArray[np.int64], partner: NDArray[np.int64], is_wrong: NDArray[np.bool_], *, turned: bool
+) -> PackedRows:
+    """The fragments cut in two, with exchanged or turned halves.
 
-
-def _tails(fragment: Fragment, store: TokenStore) -> int:
-    """The lengths that the second half may have."""
-    piece, start, length = fragment
-    begins = store.read(piece, start, length)[1].astype(bool)
-    begins[0] = False
-    middle = begins.copy()
-    middle[: -(-length // 4)] = middle[3 * length // 4 + 1 :] = False
-    if not middle.any():
-        words = np.flatnonzero(begins)
-        nearest = words[np.abs(2 * words - length).argmin()] if len(words) else length // 2
-        return 1 << (length - int(nearest))
-    return int.from_bytes(np.packbits(middle[::-1], bitorder="little").tobytes(), "little") << 1
-
-
-def _draw(tails: int, bits: int) -> int:
-    """One of the lengths."""
-    lengths = [length for length, bit in enumerate(bin(tails)[:1:-1]) if bit == "1"]
-    return lengths[TAIL.of(bits) * len(lengths) >> TAIL.size]
-
-
-def _cut(fragment: Fragment, tail: int) -> tuple[Fragment, Fragment]:
-    head = fragment.length - tail
-    return Fragment(fragment.piece, fragment.start, head), Fragment(fragment.piece, fragment.start + head, tail)
-
-
-def _exchanges(wrong: list[int], cuttable: dict[int, _Cuttable]) -> list[tuple[int, int]]:
-    """Who exchanges with whom: fragments of two documents, about equally long, that may have equally long tails."""
-    pairs: list[tuple[int, int]] = []
-    waiting: list[int] = []
-    for index in sorted(wrong, key=lambda i: (cuttable[i].fragment.length, cuttable[i].bits)):
-        item = cuttable[index]
-        for place in range(len(waiting) - 1, max(len(waiting) - 1 - _LOOK_BACK, -1), -1):
-            other = cuttable[waiting[place]]
-            if other.document != item.document and other.tails & item.tails:
-                pairs.append((waiting.pop(place), index))
-                break
-        else:
-            waiting.append(index)
-    return pairs
+    Args:
+        rows: The fragments.
+        tail: [F]: tokens of each one's second half; 0 where it stays whole.
+        partner: [F]: whose second half it gets; -1: its own.
+        is_wrong: [F].
+        turned: Whether the halves of wrong pairs change places, rather than being of two fragments.
+    """
+    whole = np.arange(len(tail))
+    other = np.where(partner >= 0, partner, whole)
+    heads = np.stack([rows.piece, rows.start, rows.length - tail])
+    tails = np.stack([rows.piece[other], (rows.start + rows.length - tail)[other], tail[other]])
+    change = is_wrong & turned
+    first, second = np.where(change, tails, heads), np.where(change, heads, tails)
+    is_pair = tail > 0
+    begin = np.cumsum(1 + is_pair) - 1 - is_pair
+    size = len(tail) + int(is_pair.sum())
+    columns = np.empty((3, size), dtype=np.int64)
+    columns[:, begin] = first
+    columns[:, begin[is_pair] + 1] = second[:, is_pair]
+    half, label = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    half[begin[is_pair] + 1] = 1
+    label[begin[is_pair]] = np.where(is_wrong[is_pair], WRONG, RIGHT)
+    return PackedRows(np.concatenate([begin, [size]])[rows.begins], columns[0], columns[1], columns[2], half, label)

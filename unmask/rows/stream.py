@@ -2,12 +2,18 @@
 
 Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens. Each window is packed,
 and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
+
+    pieces of a window ──▶ their tokens, gathered ──▶ packed rows, as columns ──▶ batches, filled from the tokens
+
+Whatever is done for a fragment is done by a compiled loop, which holds no lock of Python's: a GPU takes millions of
+tokens a second, and a thread beside the one that feeds it makes the next window.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,10 +23,11 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix, mix_ints, permutation
-from unmask.rows.packing import Fragment, Segment, pack_pieces
+from unmask.rows.packing import PackedRows, pack_pieces
+from unmask.rows.packing_loops import Placed, RowColumns, fill, fill_column, places_in_rows
 from unmask.rows.rows import Rows
 from unmask.rows.sentence_pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
-from unmask.shards.store import TokenStore
+from unmask.shards.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 1 << 20
@@ -83,6 +90,21 @@ class RowBatch(NamedTuple):
     documents: NDArray[np.int64] | None = None
 
 
+@dataclass(frozen=True)
+class Window:
+    """Some pieces of an epoch, packed.
+
+    Attributes:
+        place: Its cursor, at the first row.
+        rows: What is packed.
+        texts: The tokens of its pieces.
+    """
+
+    place: Cursor
+    rows: PackedRows
+    texts: GatheredPieces
+
+
 class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
@@ -97,6 +119,7 @@ class RowStream:
             of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
             class has none. Where the tokenizer has no `[CLS]`, a segment's first token is never masked, since the
             class is told from it.
+        ahead: Whether the window that comes next is made in a thread, while batches are taken of this one.
 
     Raises:
         DataError: Rows of this length have no room for text, no pairs can be made of this text, or it was prepared
@@ -113,6 +136,7 @@ class RowStream:
         shuffle: bool = True,
         pairs: PairKind | None = None,
         with_labels: bool = False,
+        ahead: bool = False,
     ) -> None:
         if pairs is not None:
             check_pairs(pairs, store, tokenizer)
@@ -129,8 +153,10 @@ class RowStream:
         self.pairs = pairs
         self._label_of_piece = store.label if with_labels else None
         self._key_of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
-        self._epoch: tuple[int, list[NDArray[np.int64]]] | None = None
-        self._window: tuple[Cursor, list[list[Segment]]] | None = None
+        self._epochs: dict[int, list[NDArray[np.int64]]] = {}
+        self._window: Window | None = None
+        self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
+        self._next: tuple[Cursor, Future[Window]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[RowBatch]:
         """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
@@ -157,148 +183,182 @@ class RowStream:
         length = length or self.length
         cursor = cursor.with_length(length)
         epoch = cursor.epoch
-        rows: list[list[Segment]] = []
+        taken: list[tuple[PackedRows, GatheredPieces]] = []
         wanted = num_rows
         if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
-            left = len(self._rows_of(cursor)) - cursor.row
+            left = len(self.window(cursor).rows) - cursor.row
             wanted = math.ceil(left / math.ceil(left / num_rows))
-        while len(rows) < wanted and cursor.epoch == epoch:
-            window = self._rows_of(cursor)
-            taken = window[cursor.row : cursor.row + wanted - len(rows)]
-            rows += taken
-            cursor = self._advance(cursor, len(taken), len(window))
-        num_tokens = sum(fragment.length for fragment in _fragments(rows))
-        pieces = [segment.parts[0].piece for segments in rows for segment in segments]
-        return RowBatch(self.assemble(rows, length), epoch, num_tokens, cursor, self.store.draw[pieces])
+        while wanted and cursor.epoch == epoch:
+            window = self.window(cursor)
+            rows = window.rows.part(cursor.row, min(cursor.row + wanted, len(window.rows)))
+            taken.append((rows, window.texts))
+            wanted -= len(rows)
+            cursor = self._advance(cursor, len(rows), len(window.rows))
+        num_tokens = sum(rows.num_tokens for rows, _ in taken)
+        pieces = np.concatenate([rows.piece[rows.half == 0] for rows, _ in taken])
+        return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, self.store.draw[pieces])
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:
             return replace(cursor, row=cursor.row + taken)
-        length = cursor.lengths[-1][1]
+        return self._behind(cursor)
+
+    def _behind(self, cursor: Cursor) -> Cursor:
+        """Where the window behind that of a cursor begins."""
+        lengths = ((0, cursor.lengths[-1][1]),)
         if cursor.window + 1 < len(self._windows(cursor.epoch)):
-            return Cursor(cursor.epoch, cursor.window + 1, 0, ((0, length),))
-        return Cursor(cursor.epoch + 1, 0, 0, ((0, length),))
+            return Cursor(cursor.epoch, cursor.window + 1, 0, lengths)
+        return Cursor(cursor.epoch + 1, 0, 0, lengths)
 
     def _windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """The pieces of each window of an epoch."""
-        if self._epoch is None or self._epoch[0] != epoch:
+        found = self._epochs.get(epoch)
+        if found is None:
             size = len(self.store)
             order = permutation(size, _ORDER, self.seed, epoch) if self.shuffle else np.arange(size)
             before = np.cumsum(self.store.lengths[order]) - self.store.lengths[order]
             cuts = np.flatnonzero(np.diff(before // WINDOW_TOKENS)) + 1
-            self._epoch = epoch, np.split(order, cuts)
-        return self._epoch[1]
+            found = np.split(order, cuts)
+            self._epochs = {number: each for number, each in self._epochs.items() if abs(number - epoch) == 1}
+            self._epochs[epoch] = found
+        return found
 
-    def _rows_of(self, cursor: Cursor) -> list[list[Segment]]:
-        """The packed rows of a window."""
+    def window(self, cursor: Cursor) -> Window:
+        """The window that a cursor is in."""
         place = replace(cursor, row=0)
-        if self._window is None or self._window[0] != place:
-            pieces = self._windows(cursor.epoch)[cursor.window]
-            left = [Fragment(int(piece), 0, int(self.store.lengths[piece])) for piece in pieces]
-            rows: list[list[Segment]] = []
-            for begin, length in cursor.lengths:
-                if begin:
-                    left = _joined(rows[begin:])
-                rows = rows[:begin] + self._pack(left, length, (cursor.epoch, cursor.window, begin))
-            self._window = place, rows
-        return self._window[1]
+        last = self._window
+        if last is None or last.place != place:
+            if self._next is not None and self._next[0] == place:
+                self._window = self._next[1].result()
+            else:
+                self._window = self._made(place, last)
+            self._next = None
+        if self._thread is not None and self._next is None:
+            behind = self._behind(place)
+            self._next = behind, self._thread.submit(self._made, behind, None)
+        assert self._window is not None
+        return self._window
 
-    def _pack(self, fragments: list[Fragment], length: int, place: tuple[int, int, int]) -> list[list[Segment]]:
-        lengths = np.fromiter((f.length for f in fragments), dtype=np.int64, count=len(fragments))
-        packed = pack_pieces(lengths, row_length=length, overhead=self._overhead)
-        if self.shuffle:
-            packed = [packed[i] for i in permutation(len(packed), _SHUFFLE, self.seed, *place)]
-        rows = [
-            [Fragment(fragments[f.piece].piece, fragments[f.piece].start + f.start, f.length) for f in row]
-            for row in packed
-        ]
-        if self.pairs is None:
-            return [[Segment((fragment,)) for fragment in row] for row in rows]
-        key = mix_ints(PAIRS, self.seed, place[0])
-        return make_pairs(self.pairs, rows, self.store, key=key, key_of_piece=self._key_of_piece)
+    def _made(self, place: Cursor, last: Window | None) -> Window:
+        """A window's rows; packed several times, where their length was changed within the window."""
+        if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):
+            texts = last.texts
+        else:
+            texts = self.store.gather(self._windows(place.epoch)[place.window])
+        pieces = self._windows(place.epoch)[place.window]
+        left = pieces, np.zeros_like(pieces), self.store.lengths[pieces]
+        rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
+        for begin, length in place.lengths:
+            if begin:
+                left = rows.part(begin, len(rows)).joined()
+            packed = self._packed(*left, length, (place.epoch, place.window, begin))
+            if self.pairs is not None:
+                packed = self._paired(self.pairs, packed, texts, place.epoch)
+            rows = rows.part(0, begin).followed_by(packed)
+        return Window(place, rows, texts)
 
-    def assemble(self, rows: list[list[Segment]], length: int) -> Rows:
-        """Fetches the tokens of some rows of this length.
+    def _packed(
+        self,
+        piece: NDArray[np.int64],
+        start: NDArray[np.int64],
+        size: NDArray[np.int64],
+        length: int,
+        place: tuple[int, int, int],
+    ) -> PackedRows:
+        """Fragments in rows of a length, in the order that the place gives them.
+
+        Args:
+            piece, start, size: [num_fragments]: what is to be packed.
+            length: Of the rows.
+            place: Epoch, window and the first of the window's rows.
+        """
+        packed = pack_pieces(size, row_length=length, overhead=self._overhead)
+        number = packed.piece
+        rows = PackedRows.of(packed.begins, piece[number], start[number] + packed.start, packed.length)
+        return rows.in_order(permutation(len(rows), _SHUFFLE, self.seed, *place)) if self.shuffle else rows
+
+    def _paired(self, kind: PairKind, rows: PackedRows, texts: GatheredPieces, epoch: int) -> PackedRows:
+        return make_pairs(
+            kind,
+            rows,
+            texts,
+            key=mix_ints(PAIRS, self.seed, epoch),
+            key_of_piece=self._key_of_piece,
+            document_of_piece=self.store.document,
+        )
+
+    def _filled(self, taken: Sequence[tuple[PackedRows, GatheredPieces]], length: int) -> Rows:
+        """Some rows of this length, of one window or several.
 
         Returns:
             The batch; see `Rows` for a drawing.
         """
-        shape = len(rows), length
+        num_rows = sum(len(rows) for rows, _ in taken)
+        size = num_rows * length
         special = self.tokenizer.special
-        input_ids = np.full(shape, special.pad, dtype=np.int64)
-        segment_ids = np.full(shape, -1, dtype=np.int32)
-        position_ids = np.zeros(shape, dtype=np.int64)
-        word_starts = np.zeros(shape, dtype=bool)
-        keys = np.zeros(shape, dtype=np.int64)
-        annotations = {name: np.zeros(shape, dtype=np.int64) for name in self.store.annotations}
-        types = np.zeros(shape, dtype=np.int64)
-        classes = np.full(shape, -1, dtype=np.int64)
-        labels = np.full(shape, -1, dtype=np.int64)
-        positions = np.arange(length)
-        for r, segments in enumerate(rows):
-            begin = 0
-            for number, segment in enumerate(segments):
-                if segment.label is not None:
-                    classes[r, begin] = segment.label
-                if self._label_of_piece is not None:
-                    labels[r, begin] = _common(self._label_of_piece, segment)
-                place = begin
-                for half, (piece, start, size) in enumerate(segment.parts):
-                    opening = special.sep if half else special.cls  # a second half begins at the [SEP] before its text
-                    first = place + (opening is not None)  # of the text
-                    end = first + size + (special.sep is not None)
-                    ids, starts = self.store.read(piece, start, size)
-                    if opening is not None:
-                        input_ids[r, place] = opening
-                    input_ids[r, first : first + size] = ids
-                    if special.sep is not None:
-                        input_ids[r, end - 1] = special.sep
-                    word_starts[r, first : first + size] = starts
-                    word_starts[r, first] = True  # a long piece may be cut within a word
-                    for name, column in annotations.items():
-                        column[r, first : first + size] = self.store.read_annotation(name, piece, start, size)
-                    types[r, first:end] = half
-                    keys[r, place:end] = self._key_of_piece[piece] ^ start
-                    place = end - 1
-                segment_ids[r, begin:end] = number
-                position_ids[r, begin:end] = positions[: end - begin]
-                begin = end
-        maskable = self.tokenizer.ordinary[input_ids]  # special, unknown and padding tokens are not ordinary
-        if self._label_of_piece is not None and special.cls is None:
-            maskable &= position_ids > 0
-        named: dict[str, NDArray[np.int64]] = {} if self.pairs is None else {self.pairs: classes}
-        if self._label_of_piece is not None:
-            named[LABEL] = labels
+        columns = RowColumns(
+            input_ids=np.full(size, special.pad, dtype=np.int64),
+            segment_ids=np.full(size, -1, dtype=np.int32),
+            position_ids=np.zeros(size, dtype=np.int64),
+            word_starts=np.zeros(size, dtype=bool),
+            maskable=np.zeros(size, dtype=bool),
+            segment_keys=np.zeros(size, dtype=np.int64),
+            token_type_ids=np.zeros(0 if self.pairs is None else size, dtype=np.int64),
+        )
+        annotations = {name: np.zeros(size, dtype=np.int64) for name in self.store.annotations}
+        of_pairs = {} if self.pairs is None else {self.pairs: np.full(size, -1, dtype=np.int64)}
+        of_documents = {} if self._label_of_piece is None else {LABEL: np.full(size, -1, dtype=np.int64)}
+        begin = 0
+        for rows, texts in taken:
+            end = begin + len(rows) * length
+            placed = self._placed(rows, texts, length)
+            first = fill(
+                placed,
+                texts.input_ids,
+                texts.word_starts,
+                self.tokenizer.ordinary,  # special, unknown and padding tokens are not
+                -1 if special.cls is None else special.cls,
+                -1 if special.sep is None else special.sep,
+                self._label_of_piece is not None,
+                columns.part(begin, end),
+            )[rows.half == 0]
+            for name, values in annotations.items():
+                fill_column(placed, texts.annotations[name], values[begin:end])
+            for values in of_pairs.values():
+                values[begin + first] = rows.label[rows.half == 0]
+            for values in of_documents.values():
+                values[begin + first] = self._labels(rows)
+            begin = end
+        tensor = {name: torch.from_numpy(column.reshape(num_rows, -1)) for name, column in columns._asdict().items()}
+        types = tensor.pop("token_type_ids")
         return Rows(
-            input_ids=torch.from_numpy(input_ids),
-            segment_ids=torch.from_numpy(segment_ids),
-            position_ids=torch.from_numpy(position_ids),
-            word_starts=torch.from_numpy(word_starts),
-            maskable=torch.from_numpy(maskable),
-            segment_keys=torch.from_numpy(mix(keys)),
-            annotations={name: torch.from_numpy(column) for name, column in annotations.items()},
-            classes={name: torch.from_numpy(column) for name, column in named.items()},
-            token_type_ids=None if self.pairs is None else torch.from_numpy(types),
+            **tensor,
+            annotations={name: torch.from_numpy(values.reshape(num_rows, -1)) for name, values in annotations.items()},
+            classes={
+                name: torch.from_numpy(values.reshape(num_rows, -1))
+                for name, values in (of_pairs | of_documents).items()
+            },
+            token_type_ids=None if self.pairs is None else types,
         )
 
+    def _placed(self, rows: PackedRows, texts: GatheredPieces, length: int) -> Placed:
+        special = self.tokenizer.special
+        segment = np.cumsum(rows.half == 0) - 1
+        before = np.repeat(segment[rows.begins[:-1]], np.diff(rows.begins))
+        return Placed(
+            at=places_in_rows(
+                rows.begins, rows.length, rows.half, length, special.cls is not None, special.sep is not None
+            ),
+            source=texts.places(rows.piece, rows.start),
+            length=rows.length,
+            half=rows.half,
+            number=segment - before,
+            key=mix(self._key_of_piece[rows.piece] ^ rows.start),
+        )
 
-def _common(label_of_piece: NDArray[np.int64], segment: Segment) -> int:
-    """The class of all parts of a segment; -1 where it is not known, or they differ."""
-    first, *others = (int(label_of_piece[fragment.piece]) for fragment in segment.parts)
-    return first if all(other == first for other in others) else -1
-
-
-def _fragments(rows: list[list[Segment]]) -> Iterator[Fragment]:
-    return (fragment for row in rows for segment in row for fragment in segment.parts)
-
-
-def _joined(rows: list[list[Segment]]) -> list[Fragment]:
-    """The fragments of some rows in the order of the text, neighbours joined."""
-    joined: list[Fragment] = []
-    for fragment in sorted(_fragments(rows)):
-        last = joined[-1] if joined else None
-        if last is not None and last.piece == fragment.piece and last.start + last.length == fragment.start:
-            joined[-1] = last._replace(length=last.length + fragment.length)
-        else:
-            joined.append(fragment)
-    return joined
+    def _labels(self, rows: PackedRows) -> NDArray[np.int64]:
+        """The class of each segment's text; -1 where it is not known, or where the halves of a pair differ in it."""
+        assert self._label_of_piece is not None
+        label = self._label_of_piece[rows.piece]
+        differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
+        return np.where(differs, -1, label)[rows.half == 0]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.files import write_atomically
+from unmask.shards.gather_loops import gather
 
 Widths = Mapping[str, type[np.unsignedinteger]]
 _COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
@@ -200,6 +201,48 @@ class TokenChunk(NamedTuple):
     lengths: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class GatheredPieces:
+    """Some pieces, copied one behind another.
+
+    Attributes:
+        piece: [num_pieces], int64: their numbers, in order.
+        begin: [num_pieces], int64: where each begins.
+        input_ids: [num_tokens].
+        word_starts: [num_tokens], uint8.
+        annotations: By column, [num_tokens].
+    """
+
+    piece: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    input_ids: NDArray[np.unsignedinteger]
+    word_starts: NDArray[np.uint8]
+    annotations: Mapping[str, NDArray[np.unsignedinteger]]
+
+    def places(self, piece: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where a token of each of some pieces stands here: the one with the number `start` of its piece."""
+        return self.begin[np.searchsorted(self.piece, piece)] + start
+
+
+class _Column:
+    """One column of tokens in all record batches: the memory that each begins at."""
+
+    def __init__(self, values: Sequence[NDArray[np.unsignedinteger]]) -> None:
+        self.dtype = values[0].dtype
+        if any(each.dtype != self.dtype for each in values):
+            raise DataError("shards of one split have columns of different widths; prepare the data again")
+        self._address = np.array([each.__array_interface__["data"][0] for each in values], dtype=np.int64)
+
+    def gather(
+        self, chunk: NDArray[np.int64], begin: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.unsignedinteger]:
+        """So many values of each of some record batches, from their places on, one behind another."""
+        size = self.dtype.itemsize
+        found = np.empty(int(lengths.sum()), dtype=self.dtype)
+        gather(self._address[chunk] + begin * size, lengths * size, found.view(np.uint8))
+        return found
+
+
 class TokenStore:
     """All pieces of a split, memory-mapped.
 
@@ -250,6 +293,11 @@ class TokenStore:
         self.document, self.offset, self.num_bytes = (np.concatenate(c) for c in zip(*columns, strict=True))
         self.label: NDArray[np.int64] | None = np.concatenate(labels) if labels else None
         self.draw: NDArray[np.int64] = np.concatenate(draws)
+        self._columns = {
+            "input_ids": _Column(self._ids),
+            "word_starts": _Column(self._starts),
+            **{name: _Column([each[name] for each in self._annotations]) for name in self.annotations},
+        }
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -263,6 +311,17 @@ class TokenStore:
         """The ids and word starts of `length` tokens of a piece from token `start` on, without a copy."""
         chunk, begin = self._chunk[piece], self._begin[piece] + start
         return self._ids[chunk][begin : begin + length], self._starts[chunk][begin : begin + length]
+
+    def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
+        """Copies of some pieces, whose order does not matter."""
+        pieces = np.sort(pieces)
+        lengths = self.lengths[pieces]
+        found = {
+            name: column.gather(self._chunk[pieces], self._begin[pieces], lengths)
+            for name, column in self._columns.items()
+        }
+        input_ids, word_starts = found.pop("input_ids"), found.pop("word_starts")
+        return GatheredPieces(pieces, np.cumsum(lengths) - lengths, input_ids, word_starts, found)
 
     def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
         """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""

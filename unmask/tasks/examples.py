@@ -258,8 +258,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
         packed = [[number] for number in range(len(examples))]
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
-        fitted = pack_pieces(lengths, row_length=length, overhead=0)
-        packed = [[fragment.piece for fragment in fragments] for fragments in fitted]
+        packed = pack_pieces(lengths, row_length=length, overhead=0).pieces()
     filled = fill_rows(
         [example.input_ids for example in examples], packed, length, pad_id=pad_id, types=types_of(examples)
     )

@@ -1,11 +1,12 @@
-"""Masked batches, and the next one made in a thread while a GPU computes a step.
+"""Masked batches, and the next ones made in a thread while a GPU computes a step.
 
-    host     ask 2 |  launch step 1   |  ask 3 |  launch step 2   | ...
-    thread         [ pack and mask 2 ]         [ pack and mask 3 ]
-    GPU               [       step 1        ][       step 2        ]
+    host     take 1 |  launch step 1   | take 2 |  launch step 2   | ...
+    thread          [ make 2 ][ make 3 ][ make 4 ]     [ make 5 ]
+    GPU                [       step 1        ][       step 2        ]
 
 Packing and masking are a function of the place in the stream, the progress and the scores, so what is made ahead is
-what would be made in time. Loops of the masker hold no lock of Python's.
+what would be made in time; where it is not (by the clock, rows of another length may be wanted by then), it is made
+anew. Loops of packing and masking hold no lock of Python's.
 
 On CPUs batches are made in time: there is no core to spare, and the loops that the model shares out over all cores must
 not run beside others of their kind.
@@ -13,10 +14,12 @@ not run beside others of their kind.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -42,6 +45,7 @@ class BatchRequest:
         cursor: Its place in the stream.
         num_rows, length: Its shape.
         progress: Of the training, for the masking's rate.
+        step, tokens: Steps made and tokens trained on before it.
         scores: What masking follows; None: nothing.
     """
 
@@ -49,6 +53,8 @@ class BatchRequest:
     num_rows: int
     length: int
     progress: float
+    step: int = 0
+    tokens: int = 0
     scores: Scores | None = field(default=None, compare=False)
 
     def serves(self, wanted: BatchRequest, *, by_clock: bool) -> bool:
@@ -76,23 +82,47 @@ class MaskedBatch:
     cursor: Cursor
 
 
+class _Made(NamedTuple):
+    """A batch, and what it was made of."""
+
+    request: BatchRequest
+    batch: MaskedBatch
+
+
+Following = Callable[[BatchRequest, MaskedBatch], BatchRequest | None]
+"""What is wanted behind a batch; None where that is not known before its step is made, or nothing is."""
+
+
 class Batches:
     """Makes masked batches. As a context manager it ends its thread.
 
     Args:
-        stream: The text. While something is asked for, only this may use it.
+        stream: The text. Where batches are made ahead, nothing else may use it, but for when no batch is known that
+            will be wanted.
         masker: Its masks; None: the model sees the text as it is.
         pad_id: Of empty rows.
-        ahead: Whether what is asked for is made in a thread, and every batch filled up with empty rows to the rows that
-            were asked for (an epoch's last batches have fewer), so that a GPU meets one shape.
         by_clock: Whether progress is time: then a batch that was made for a moment ago serves as well.
+        ahead: How many batches are made in a thread before they are wanted. Then every batch is filled up with empty
+            rows to the rows that were asked for (an epoch's last batches have fewer), so that a GPU meets one shape.
+        following: Says which.
     """
 
-    def __init__(self, stream: BatchSource, masker: Masker | None, *, pad_id: int, ahead: bool, by_clock: bool) -> None:
+    def __init__(
+        self,
+        stream: BatchSource,
+        masker: Masker | None,
+        *,
+        pad_id: int,
+        by_clock: bool,
+        ahead: int = 0,
+        following: Following = lambda request, batch: None,
+    ) -> None:
         self.stream, self.masker, self._pad_id = stream, masker, pad_id
         self._by_clock = by_clock
+        self._ahead = ahead
+        self._following = following
         self._thread = ThreadPoolExecutor(1, "unmask-batches") if ahead else None
-        self._asked: tuple[BatchRequest, Future[MaskedBatch]] | None = None
+        self._queue: deque[Future[_Made | None]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -103,18 +133,31 @@ class Batches:
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
-    def ask(self, request: BatchRequest) -> None:
-        """Says what will be wanted next; without a thread, nothing happens."""
-        if self._thread is not None:
-            self._asked = request, self._thread.submit(self._make, request)
-
     def take(self, request: BatchRequest) -> MaskedBatch:
-        """A batch: what was asked for, if this was it, or a new one."""
-        asked, self._asked = self._asked, None
-        if asked is None:
-            return self._make(request)
-        batch = asked[1].result()
-        return batch if asked[0].serves(request, by_clock=self._by_clock) else self._make(request)
+        """The batch that is wanted now: the one that was made for it, or a new one."""
+        made = self._made_before(request) or _Made(request, self._make(request))
+        if self._thread is not None:
+            last = self._queue[-1] if self._queue else _known(made)
+            while len(self._queue) < self._ahead:
+                last = self._thread.submit(self._make_behind, last)
+                self._queue.append(last)
+        return made.batch
+
+    def _made_before(self, request: BatchRequest) -> _Made | None:
+        """What the thread has made for it. Where that is something else, all that was to come behind it is dropped."""
+        made = self._queue.popleft().result() if self._queue else None
+        if made is not None and made.request.serves(request, by_clock=self._by_clock):
+            return made
+        for future in self._queue:
+            future.cancel()
+        wait(self._queue)
+        self._queue.clear()
+        return None
+
+    def _make_behind(self, last: Future[_Made | None]) -> _Made | None:
+        before = last.result()
+        request = None if before is None else self._following(before.request, before.batch)
+        return None if request is None else _Made(request, self._make(request))
 
     def _make(self, request: BatchRequest) -> MaskedBatch:
         batch = self.stream.batch(request.cursor, request.num_rows, request.length)
@@ -127,6 +170,12 @@ class Batches:
         if self.masker is None:
             return unmasked(rows)
         return self.masker(rows, epoch=epoch, progress=request.progress, scores=request.scores)
+
+
+def _known(made: _Made) -> Future[_Made | None]:
+    future: Future[_Made | None] = Future()
+    future.set_result(made)
+    return future
 
 
 def _version(scores: Scores | None) -> int | None:

@@ -29,6 +29,7 @@ from unmask.training.retries import fewer_rows, recoverable, rows_at_once, witho
 from unmask.training.settings import TrainingSettings
 from unmask.training.step import StepResult, training_step
 
+BATCHES_AHEAD = 3  # a new window or epoch takes longer than a step of a small model
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
 _BEGINNING = 1e-3  # progress of the first step by the clock
 _DROPOUT = 3  # sets these seeds apart from those of the masks
@@ -78,9 +79,10 @@ def train(
 
     Whatever the consumer does between two reports counts as training time.
 
-    A GPU computes while the host goes on: the next batch is made in a thread, and the host is some steps ahead of the
-    device at most. There a report's figures are still to come when it is handed out, and a state whose step diverged
-    may be; who saves one reads the figures first (`Figures.read`), and after the last report all have been read.
+    A GPU computes while the host goes on: the next batches are made in a thread, and the host is some steps ahead of
+    the device at most. There a report's figures are still to come when it is handed out, and a state whose step
+    diverged may be; who saves one reads the figures first (`Figures.read`), and after the last report all have been
+    read.
 
     Args:
         state: Changed in place; consistent whenever a report is handed out.
@@ -106,14 +108,26 @@ def train(
     state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
-    by_clock, pad_id = budget.seconds is not None, state.model.pad_id
-    with Batches(stream, masker, pad_id=pad_id, ahead=ahead, by_clock=by_clock) as batches:
+    by_clock = budget.seconds is not None
+
+    def following(request: BatchRequest, batch: MaskedBatch) -> BatchRequest | None:
+        spent = Spent(request.step + 1, request.tokens + batch.num_tokens, state.seconds)
+        waits = board is not None and board.due(spent.step)
+        behind = budget.progress(spent)
+        return None if waits or behind >= 1.0 else _request(state, batch.cursor, settings, behind, spent)
+
+    with Batches(
+        stream,
+        masker,
+        pad_id=state.model.pad_id,
+        by_clock=by_clock,
+        ahead=BATCHES_AHEAD if ahead else 0,
+        following=following,
+    ) as batches:
         while progress < 1.0:
-            batch = batches.take(_request(state, state.cursor, settings, progress))
+            batch = batches.take(_request(state, state.cursor, settings, progress, state.spent))
             length = batch.rows.shape[1]
             behind = budget.progress(Spent(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds))
-            if ahead and behind < 1.0 and not (board is not None and board.due(state.step + 1)):
-                batches.ask(_request(state, batch.cursor, settings, behind))
             # The rate is that of the step's middle, so that no step has rate 0; by the clock, where how long it takes
             # is not known, that of its beginning.
             middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
@@ -153,11 +167,15 @@ def train(
         figures.read()
 
 
-def _request(state: TrainableState[Any], cursor: Cursor, settings: TrainingSettings, progress: float) -> BatchRequest:
+def _request(
+    state: TrainableState[Any], cursor: Cursor, settings: TrainingSettings, progress: float, spent: Spent
+) -> BatchRequest:
     """The batch at a place of the stream and of the training."""
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores
-    return BatchRequest(cursor, settings.batch_tokens // length, length, progress, scores)
+    return BatchRequest(
+        cursor, settings.batch_tokens // length, length, progress, step=spent.step, tokens=spent.tokens, scores=scores
+    )
 
 
 def _step(

@@ -7,7 +7,7 @@
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make fuzz   damaged files for every reader, 10,000 of each; hours, goes on when stopped
-# make torture   every command that writes, killed at random moments and in pairs; hours, goes on when stopped
+# make torture   every command that writes, killed 100 times, alone and in pairs; an hour, goes on when stopped
 # make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
 PYTHON ?= python3
@@ -96,7 +96,7 @@ fuzz: $(VENV)/.dev
 KILLS ?= 100
 
 torture: $(VENV)/.dev
-	$(BIN)/python benchmarks/torture.py --cases $(KILLS) $(OPTIONS)
+	$(BIN)/python benchmarks/torture.py --kills $(KILLS) $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -11,6 +11,7 @@ import json
 import math
 import random
 import shutil
+import struct
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
@@ -227,7 +228,7 @@ def read_hostile(folder: Path, name: str, number: int) -> object:
     for way in rng.sample(sorted(breaks), rng.choice((1, 2))):
         try:
             breaks[way](folder)
-        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, struct.error):
             continue  # the damage has left nothing that could be broken so
     return read_model(folder, "model.safetensors", number)
 

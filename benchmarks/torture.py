@@ -1,9 +1,9 @@
 """Commands killed at random moments, and in pairs of processes: `python benchmarks/torture.py`, or `make torture`.
 
 Each command that writes is run once as a whole. Then it is begun, killed (SIGKILL) at a moment that is drawn, begun
-again with what makes it go on, killed again, and so on; and at last left alone. What lies there then must be the same
-files, bit for bit, but for times and places. In pairs, two processes begin at once: one of them must end with the line
-that says who is writing, or find the work done, and the files must be the same again. What is done is not done again.
+again with what makes it go on, killed again, and so on; and at last left alone. In every second case two processes are
+begun and killed at once, of which one writes. No process may end with a traceback, and what lies there at last must be
+the same files, bit for bit, but for times and places. What is done is not done again.
 """
 
 from __future__ import annotations
@@ -121,17 +121,23 @@ def _is_there(out: Path) -> bool:
     return out.is_file() or (out.is_dir() and any(not path.name.startswith(".lock") for path in out.iterdir()))
 
 
+def kills_of(name: str, number: int) -> tuple[random.Random, int, int]:
+    """What draws the moments of a case, how often it is begun to be killed, and by how many processes at once."""
+    rng = random.Random(f"{name}:{number}")
+    return rng, rng.randint(1, 4), 1 + number % 2
+
+
 def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], work: Path, number: int) -> str | None:
     """Kills a command some times, or lets two run at once; what was wrong, or None."""
-    rng = random.Random(f"{name}:{number}")
+    rng, times, processes = kills_of(name, number)
     folder = work / f"{name}-{number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     out = folder / verb.out
     try:
-        for _ in range(rng.randint(1, 4)):
+        for _ in range(times):
             more = verb.again if _is_there(out) or verb.again == ["--resume"] else []
-            pair = [begin(verb, out, more) for _ in range(1 + number % 2)]
+            pair = [begin(verb, out, more) for _ in range(processes)]
             time.sleep(rng.uniform(0.2, 1.1) * seconds)
             for process in pair:
                 process.kill()
@@ -153,8 +159,12 @@ def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], wo
     return None
 
 
-def torture(name: str, cases: int, work: Path) -> int:
-    """The cases of a command that were not run yet; how many of all failed."""
+def torture(name: str, kills: int, work: Path) -> int:
+    """As many cases of a command as have so many kills together, but for those that were run before.
+
+    Returns:
+        How many of all failed.
+    """
     verb = verbs(work)[name]
     results = work / f"{name}.jsonl"
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
@@ -171,29 +181,31 @@ def torture(name: str, cases: int, work: Path) -> int:
             raise SystemExit(f"torture: {name} cannot be run\n{said[-3000:]}")
     expected = content(whole / verb.out)
     shutil.rmtree(whole)
-    for number in range(len(done), cases):
+    while sum(case["kills"] for case in done) < kills:
+        number = len(done)
+        _, times, processes = kills_of(name, number)
         wrong = one_case(name, verb, seconds, expected, work, number)
-        done.append({"number": number, "wrong": wrong})
+        done.append({"number": number, "kills": times * processes, "wrong": wrong})
         with results.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
         if wrong:
             print(f"{name}:{number}: {wrong}", flush=True)
-    failed = sum(case["wrong"] is not None for case in done[:cases])
-    print(f"{name}: {min(len(done), cases)} cases, {failed} failed", flush=True)
+    failed = sum(case["wrong"] is not None for case in done)
+    print(f"{name}: {sum(case['kills'] for case in done)} kills in {len(done)} cases, {failed} failed", flush=True)
     return failed
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100, help="of each command, of one to four kills each")
+    parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
     parser.add_argument("--commands", help="with commas between them; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
     asked = parser.parse_args()
     work = asked.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     names = asked.commands.split(",") if asked.commands else list(verbs(work))
-    failed = sum(torture(name, asked.cases, work) for name in names)
+    failed = sum(torture(name, asked.kills, work) for name in names)
     raise SystemExit(1 if failed else 0)
 
 

@@ -78,4 +78,4 @@ def test_the_same_number_is_the_same_damage() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["prepare", "lexicon"])
 def test_killed_and_in_pairs(name: str, tmp_path: Path) -> None:
-    assert script("torture").torture(name, 2, tmp_path) == 0
+    assert script("torture").torture(name, 4, tmp_path) == 0

@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--targets", help="with commas between them; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="results, which are gone on with")
     parser.add_argument("--only", help="TARGET:NUMBER, to see what it does")
+    parser.add_argument("--table", type=Path, help="page whose table `fuzz` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     work = asked.work.resolve()
@@ -191,6 +192,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(ROOT))
     from fuzz_targets import targets
+    from tables import write_table
 
     if asked.only:
         target, number = asked.only.split(":")
@@ -198,10 +200,15 @@ def main() -> None:
         return
     names = asked.targets.split(",") if asked.targets else list(targets(work))
     begin, failed = time.monotonic(), 0
+    lines = ["| target | cases | read | refused | failed |", "| --- | --- | --- | --- | --- |"]
     for name in names:
         counts = fuzz(name, asked.cases, work)
         failed += counts["failed"]
         print(f"{name}: {counts['read']:,} read, {counts['refused']:,} refused, {counts['failed']:,} failed")
+        figures = (counts.total(), *(counts[outcome] for outcome in ("read", "refused", "failed")))
+        lines.append(" | ".join([f"| {name}", *(f"{figure:,}" for figure in figures)]) + " |")
+    if asked.table is not None:
+        write_table(asked.table, "fuzz", lines)
     print(f"{failed} failures in {time.monotonic() - begin:,.0f} s; each is made again by --only TARGET:NUMBER")
     raise SystemExit(1 if failed else 0)
 

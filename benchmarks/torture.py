@@ -19,6 +19,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # What holds times, places or who was there; everything else is compared.
@@ -159,12 +162,8 @@ def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], wo
     return None
 
 
-def torture(name: str, kills: int, work: Path) -> int:
-    """As many cases of a command as have so many kills together, but for those that were run before.
-
-    Returns:
-        How many of all failed.
-    """
+def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
+    """As many cases of a command as have so many kills together; those that were run before are not run again."""
     verb = verbs(work)[name]
     results = work / f"{name}.jsonl"
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
@@ -190,9 +189,7 @@ def torture(name: str, kills: int, work: Path) -> int:
             file.write(json.dumps(done[-1]) + "\n")
         if wrong:
             print(f"{name}:{number}: {wrong}", flush=True)
-    failed = sum(case["wrong"] is not None for case in done)
-    print(f"{name}: {sum(case['kills'] for case in done)} kills in {len(done)} cases, {failed} failed", flush=True)
-    return failed
+    return done
 
 
 def main() -> None:
@@ -201,11 +198,22 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
     parser.add_argument("--commands", help="with commas between them; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
+    parser.add_argument("--table", type=Path, help="page whose table `torture` is rewritten")
     asked = parser.parse_args()
     work = asked.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     names = asked.commands.split(",") if asked.commands else list(verbs(work))
-    failed = sum(torture(name, asked.kills, work) for name in names)
+    failed = 0
+    lines = ["| command | cases | kills | failed |", "| --- | --- | --- | --- |"]
+    for name in names:
+        cases = torture(name, asked.kills, work)
+        wrong = sum(case["wrong"] is not None for case in cases)
+        kills = sum(case["kills"] for case in cases)
+        print(f"{name}: {kills} kills in {len(cases)} cases, {wrong} failed", flush=True)
+        lines.append(f"| `{name}` | {len(cases)} | {kills} | {wrong} |")
+        failed += wrong
+    if asked.table is not None:
+        write_table(asked.table, "torture", lines)
     raise SystemExit(1 if failed else 0)
 
 

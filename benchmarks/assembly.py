@@ -46,7 +46,7 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     model.encoder.compute_dtype = dtype
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
-        compile_model(model)
+        compile_model(model, tuned=settings.tuned_products)
     return Training(
         TrainState(model, Optimizer(model, settings, dtype=dtype)),
         RowStream(

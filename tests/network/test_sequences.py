@@ -25,6 +25,19 @@ def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
     assert len(Sequences.of(torch.arange(57_345)[None]).cu_seqlens) - 1 == MOST, "no more than a kernel takes"
 
 
+def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
+    """The row of 700 has 60 + 130 tokens and 510 of padding, cut where multiples of 256 stand."""
+    marks = torch.tensor([0] * 60 + [1] * 130 + [-1] * 510)
+    found = Sequences.of(marks[None])
+    assert found.max_length == 256
+    assert found.cu_seqlens.diff().tolist()[:5] == [60, 130, 66, 256, 188]
+    for longest, bucket in ((5, 128), (128, 128), (129, 256), (257, 512), (520, 700)):
+        rows = torch.tensor([0] * longest + [-1] * (700 - longest))[None]
+        assert Sequences.of(rows).max_length == bucket
+        assert int(Sequences.of(rows).cu_seqlens.diff().max()) <= bucket
+    assert Sequences.of(torch.full((2, 700), -1)).max_length == 128
+
+
 def test_a_sequence_a_row() -> None:
     device = torch.device("cpu")
     assert Sequences.of_rows(3, 5, device).cu_seqlens.tolist() == [0, 5, 10, 15]

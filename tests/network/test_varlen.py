@@ -14,6 +14,7 @@ from unmask.network.attention_plan import Sequences
 from unmask.network.block import run_block
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
+from unmask.network.heads import run_transform
 from unmask.network.layers import dropout
 from unmask.network.layouts import PARTS
 from unmask.network.loss import losses_of_decoder
@@ -133,6 +134,7 @@ def test_compiled_blocks_are_few_and_whole(
     assert list(model.state_dict()) == names
     # The first layer has no norm, and a kernel is told its window; with a bias, windows are numbers in a tensor.
     kinds = 1 if changes else 3 if in_line else 2
+    kinds += 1  # the norm of the embeddings
     for seed in range(3):
         found = values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed])
         for name, value in wanted[seed].items():
@@ -165,6 +167,10 @@ def test_the_compiled_loss_is_the_loss(
         torch.testing.assert_close(gradient, of_loops, rtol=1e-4, atol=1e-5)
         assert gradient[9:].abs().max() == 0
     assert counter.count == 1
+    transformed_ND = run_transform(model.head, x_ND)
+    for count in (12, 11, 10):
+        torch.testing.assert_close(model.head.transform(x_ND[:count]), transformed_ND[:count], rtol=1e-5, atol=1e-5)
+    assert counter.count == 2
 
 
 def test_dropout_by_hashes_drops_its_share_and_keeps_the_expectation() -> None:

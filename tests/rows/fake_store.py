@@ -15,9 +15,9 @@ class FakeStore:
 
     def __init__(
         self,
-        ids: Sequence[NDArray[np.int64]],
+        ids: Sequence[NDArray[np.int64]] | NDArray[np.int64],
         *,
-        starts: Sequence[NDArray[np.int64]],
+        starts: Sequence[NDArray[np.int64]] | NDArray[np.int64],
         documents: Sequence[int],
         labels: Sequence[int] | None = None,
     ) -> None:

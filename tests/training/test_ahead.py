@@ -230,18 +230,31 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
         next(training)
 
 
-def test_a_last_step_that_diverges_is_found(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "loops"), [("muon", False), ("muon", True), ("adamw", True)])
+def test_a_step_that_diverges_changes_nothing(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, kind: str, loops: bool
 ) -> None:
+    """Weights, moments and counts are what they were, bit for bit, before the host knows of it."""
     on_its_own(monkeypatch)
-    settings = settings_of(steps=2)
+    monkeypatch.setattr("unmask.training.muon.serves", lambda tensor: loops)
+    settings = settings_of(steps=4, optimizer={"kind": kind})
     state = new_state(make_model, settings)
     training = train(state, stream, masker, settings)
+    for _ in range(3):
+        next(training)
+
+    def content() -> dict[str, torch.Tensor]:
+        tensors = {**dict(state.model.named_parameters()), **state.optimizer.state()}
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    before = content()
+    broken = state.model.get_parameter("encoder.blocks.0.mlp_norm.weight")
+    broken.register_hook(lambda gradient: gradient * float("nan"))
     next(training)
-    with torch.no_grad():
-        state.model.encoder.norm.weight[3] = float("inf")
-    next(training)
-    with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
+    after = content()
+    assert any(name.startswith("muon") for name in before) == (kind == "muon")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    with pytest.raises(DivergedError, match="the gradient of step 4 has the norm nan"):
         next(training)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,23 +17,24 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models import rich_model
-from tests.network.on_gpu import GPU
+from tests.network.on_gpu import GPU, tensor_operations
 from tests.training.test_loop import new_state, settings_of
 from unmask.errors import SettingsError
 from unmask.masking.masker import Masker
 from unmask.network import encoder as encoder_module
+from unmask.network.attention_plan import abilities_of, choose_attention
 from unmask.network.encoder import MaskedLM
 from unmask.rows.stream import Cursor, RowStream
 from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training import step as step_module
-from unmask.training.hardware import why_not_compiled, works_on_its_own
+from unmask.training.hardware import choose_device, choose_dtype, sums_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import train
 from unmask.training.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
 from unmask.training.optimizer import Optimizer
 from unmask.training.settings import ObjectivesSettings
 from unmask.training.step import training_step
-from unmask.training.step_parts import parts_of
+from unmask.training.step_parts import most_rows, parts_of
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -68,7 +71,7 @@ class NoUpdate:
     def clear(self) -> None:
         self.model.zero_grad()
 
-    def step(self, scale: float) -> None:
+    def step(self, scale: float, *, diverged: Tensor | None = None) -> None:
         self.trained = {name for name, parameter in self.model.named_parameters() if parameter.grad is not None}
         self.clear()
 
@@ -144,8 +147,9 @@ class NothingWaits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str) -> None:
-    """Clipping and both optimizers, on real numbers."""
+def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clipping and both optimizers, which a device tells whether the step has diverged, on real numbers."""
+    monkeypatch.setattr("unmask.training.muon.serves", lambda tensor: False)
     state = new_state(make_model, settings_of(optimizer={"kind": optimizer}))
     before = state.model.encoder.tokens.detach().clone()
     with NothingWaits():
@@ -153,11 +157,56 @@ def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str) -
             for parameter in state.model.parameters():
                 parameter.grad = torch.ones_like(parameter)
             norm = state.optimizer.clip()
-            state.optimizer.step(1.0)
+            state.optimizer.step(1.0, diverged=torch.zeros(()))
         with pytest.raises(AssertionError, match="_local_scalar_dense"):
             norm.item()
     assert float(norm) == pytest.approx(state.model.num_parameters**0.5, rel=1e-4)
     assert not torch.equal(before, state.model.encoder.tokens)
+
+
+class NoDoubles(TorchDispatchMode):
+    """Refuses what Apple's GPUs do not have."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else [found]:
+            assert not isinstance(each, Tensor) or each.dtype != torch.float64, func.__name__
+        return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_of_tensor_operations_needs_no_float64(
+    stream: RowStream, masker: Masker, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """All that a step does on Apple's GPUs, on a CPU: attention with a bias, no loops, sums in float32."""
+    apple = torch.device("mps")
+    assert sums_dtype(apple) == torch.float32
+    assert not works_on_its_own(apple)
+    assert choose_dtype("auto", apple) == torch.float32
+    chosen = choose_attention(abilities_of(apple), dtype, head_dim=16, window=8)
+    assert chosen == "bias"
+    tensor_operations(monkeypatch)
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *given, **named: chosen)
+    monkeypatch.setattr("unmask.training.muon.serves", lambda tensor: False)
+    losses = []
+    for sums in (torch.float64, torch.float32):
+        monkeypatch.setattr(step_module, "sums_dtype", lambda device, sums=sums: sums)
+        state = new_state(make_model, settings_of())
+        state.model.encoder.compute_dtype = dtype
+        rows = stream.batch(Cursor(), 8).rows
+        masked = masker(rows)
+        with NoDoubles() if sums == torch.float32 else nullcontext():
+            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1)
+        losses.append(result.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_apples_gpu_is_taken_where_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device() == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device() == torch.device("cuda")
 
 
 def test_targets_in_capacity_change_no_loss_and_no_gradient(
@@ -172,7 +221,7 @@ def test_targets_in_capacity_change_no_loss_and_no_gradient(
             monkeypatch.setattr("unmask.training.objectives.capacity", lambda *given, size=size: size)
         state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
         kept: list[Tensor] = []
-        state.optimizer.step = lambda scale, kept=kept, state=state: kept.extend(  # type: ignore[method-assign]
+        state.optimizer.step = lambda scale, kept=kept, state=state, **_: kept.extend(  # type: ignore[method-assign]
             p.grad.flatten() for p in state.model.parameters()
         )
         result = training_step(
@@ -215,8 +264,8 @@ def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker:
     """To a device that has no numbers at all."""
     rows = stream.batch(Cursor(), 7).rows
     masked = masker(rows)
-    parts = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=META)
-    here = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=CPU)
+    parts = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=META, width=32)
+    here = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=CPU, width=32)
     assert [len(part.input_ids_BS) for part in parts] == [2, 2, 3]
     assert [part.totals for part in parts] == [part.totals for part in here]
     assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
@@ -235,9 +284,20 @@ def test_no_part_has_more_sequences_than_a_kernel_takes(
     of_a_row = int(rows.segment_ids.max()) + 2
     for most, sizes in ((9 * of_a_row, [9]), (5 * of_a_row, [4, 5]), (1, [1] * 9)):
         monkeypatch.setattr("unmask.training.step_parts.MOST", most)
-        parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META)
+        parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META, width=32)
         assert [len(part.input_ids_BS) for part in parts] == sizes
-        assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU)) == 1
+        assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU, width=32)) == 1
+
+
+def test_no_part_needs_more_memory_for_short_sequences_than_is_set(stream: RowStream) -> None:
+    """The flash kernels' backward pass has float32 [positions + 128 a sequence, heads, size of a head]."""
+    rows = stream.batch(Cursor(), 9).rows
+    short = replace(rows, segment_ids=torch.arange(512).repeat(9, 1), input_ids=torch.zeros(9, 512, dtype=torch.int64))
+    one = replace(short, segment_ids=torch.zeros(9, 512, dtype=torch.int64))
+    assert most_rows(one, 768) * 512 > 131_072, "rows of long segments are not cut by it"
+    for width in (256, 768, 1024):
+        taken = most_rows(short, width)
+        assert 4 * width * (512 + 128 * 512) * taken <= 4 << 30 < 4 * width * (512 + 128 * 512) * 2 * taken
 
 
 @pytest.mark.parametrize("choice", ["auto", "no"])

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.rows.test_labels import Store, first_ordinary
+from tests.rows.fake_store import FakeStore
+from tests.rows.test_labels import first_ordinary
 from tests.training.test_loop import MakeModel, settings_of
 from tests.training.test_objectives import gradients
 from unmask.masking.masker import MaskedRows, Masker
@@ -122,20 +123,18 @@ def test_a_batch_without_classes(make_model: MakeModel, tokenizer: Tokenizer) ->
     assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
 
 
-class Topics(Store):
+class Topics(FakeStore):
     """Documents of 10 tokens: each draws most of them from the words of its class, of three, and the others at will."""
 
     def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 500) -> None:
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, 3, num_documents)
-        super().__init__([10] * num_documents, np.where(rng.random(num_documents) < 0.2, -1, labels).tolist(), 0)
+        known = np.where(rng.random(num_documents) < 0.2, -1, labels)
         self.true = labels
         words = first_ordinary(tokenizer) + rng.integers(0, 8, (num_documents, 10)) + 8 * labels[:, None]
         noise = first_ordinary(tokenizer) + rng.integers(0, 24, (num_documents, 10))
-        self._ids = np.where(rng.random((num_documents, 10)) < 0.7, words, noise)
-
-    def read(self, piece: int, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._ids[piece, start : start + length], np.ones(length, dtype=np.uint8)
+        ids = np.where(rng.random((num_documents, 10)) < 0.7, words, noise)
+        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents), labels=known.tolist())
 
 
 def stream_of(tokenizer: Tokenizer, seed: int = 0) -> RowStream:

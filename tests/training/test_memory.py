@@ -46,7 +46,7 @@ def gradients(
 ) -> tuple[float, torch.Tensor]:
     state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
     kept: list[torch.Tensor] = []
-    state.optimizer.step = lambda scale: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
+    state.optimizer.step = lambda scale, **_: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
     result = training_step(
         state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows
     )
@@ -61,7 +61,7 @@ def test_an_update_that_memory_did_not_suffice_for_is_not_made_twice(
     state = new_state(make_model, settings)
     tries = []
 
-    def fails(scale: float) -> None:
+    def fails(scale: float, **_: object) -> None:
         tries.append(scale)
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
+from tests.rows.fake_store import FakeStore
 from tests.training.test_loop import MakeModel, settings_of
 from unmask.errors import DivergedError
 from unmask.masking.masker import MaskedRows, Masker
@@ -73,7 +74,7 @@ def gradients(
     optimizer = Optimizer(model, settings, dtype=torch.float32)
     kept: dict[str, torch.Tensor] = {}
 
-    def keep(scale: float) -> None:
+    def keep(scale: float, **_: object) -> None:
         kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
         optimizer.clear()
 
@@ -252,27 +253,17 @@ def test_resuming_equals_never_having_stopped(
             assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
 
 
-class TopicStore:
+class TopicStore(FakeStore):
     """Documents of 12 tokens, each about one topic of four, that begin with other words than they end with."""
 
     def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 600) -> None:
         rng = np.random.default_rng(seed)
         ordinary = np.flatnonzero(tokenizer.ordinary)[:40].reshape(4, 2, 5)
-        self.annotations: tuple[str, ...] = ()
-        self.lengths = np.full(num_documents, 12, dtype=np.int64)
-        self.document = self.draw = np.arange(num_documents)
-        self.offset = np.zeros(num_documents, dtype=np.int64)
         topics = rng.integers(0, 4, num_documents)
         columns = rng.integers(0, 5, (num_documents, 2, 6))
-        self._ids = np.stack([ordinary[topic, [0, 1]] for topic in topics])
-        self._ids = np.take_along_axis(self._ids, columns, 2).reshape(num_documents, 12)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, piece: int, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._ids[piece, start : start + length]
-        return ids, np.ones(length, dtype=np.uint8)
+        ids = np.stack([ordinary[topic, [0, 1]] for topic in topics])
+        ids = np.take_along_axis(ids, columns, 2).reshape(num_documents, 12)
+        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents))
 
 
 @pytest.mark.parametrize(("kind", "ceiling"), [("next_sentence", 0.875), ("sentence_order", 1.0)])

@@ -125,7 +125,7 @@ def judge(
     for logits_NV in logits_at(network, hidden_TD, places_N):
         right_N = targets_N[begin : begin + len(logits_NV)].to(logits_NV.device)
         begin += len(logits_NV)
-        losses.append(functional.cross_entropy(logits_NV, right_N, reduction="none").double().cpu().numpy())
+        losses.append(functional.cross_entropy(logits_NV, right_N, reduction="none").cpu().double().numpy())
         ranks.append(_ranks(logits_NV, right_N, top).cpu().numpy())
     return np.concatenate(losses), np.concatenate(ranks)
 

@@ -91,6 +91,7 @@ def _global_queries(length: int, num_heads: int) -> int:
     return max(_QUERIES, LARGEST // (num_heads * length) // _QUERIES * _QUERIES)
 
 
+_SHORTEST = 128  # bucket of lengths: about what a kernel's block takes
 MOST = 65_535  # that one call takes: they are a dimension of the grid that a GPU's kernel is launched with
 
 
@@ -102,13 +103,17 @@ class Sequences:
         segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
         cu_seqlens      0               4             7        8                     16   16  16 ...
 
+    How long the longest may be decides how much work a kernel is launched for, so it is a bucket's size and not the
+    length of a row; padding that is longer is cut into several sequences. It is one of few, since kernels are compiled
+    for it.
+
     The numbers behind the last sequence are all the same: sequences of length 0. So the tensor has one of few lengths,
     and nothing that was compiled for it must be compiled anew for each batch. They are few: each takes memory in the
     backward pass of attention.
 
     Attributes:
         cu_seqlens: int32 [C + 1]: places at which sequences begin, then the number of positions, repeated.
-        max_length: No sequence is longer; the length of a row, so that it stays the same from batch to batch.
+        max_length: No sequence is longer: 128, 256, 512, ..., or the length of a row.
     """
 
     cu_seqlens: Tensor
@@ -116,23 +121,25 @@ class Sequences:
 
     @classmethod
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
-        """The segments of packed rows; the padding at a row's end is a sequence of its own.
+        """The segments of packed rows; the padding at a row's end is a sequence of its own, or several.
 
         The capacity is rounded up to one of four in each octave. On a GPU this waits for the device, since it has to
         say how many segments there are: a training step gets sequences that were made on the host.
 
         Args:
-            segment_ids_BS: Integers; neighbours of the same number are one segment.
+            segment_ids_BS: Integers; neighbours of the same number are one segment, and numbers below 0 padding.
         """
         num_rows, length = segment_ids_BS.shape
         begins_BS = torch.ones_like(segment_ids_BS, dtype=torch.bool)
         begins_BS[:, 1:] = segment_ids_BS[:, 1:] != segment_ids_BS[:, :-1]
+        max_length = _bucket(begins_BS, segment_ids_BS)
+        begins_BS |= (segment_ids_BS < 0) & (torch.arange(length, device=begins_BS.device) % max_length == 0)
         places = torch.nonzero(begins_BS.flatten())[:, 0].to(torch.int32)
         step = 1 << max(0, (len(places) - 1).bit_length() - 3)
         capacity = max(len(places), min(-(-len(places) // step) * step, MOST))
         cu_seqlens = places.new_full((capacity + 1,), num_rows * length)
         cu_seqlens[: len(places)] = places
-        return cls(cu_seqlens, length)
+        return cls(cu_seqlens, max_length)
 
     @classmethod
     def of_rows(cls, num_rows: int, length: int, device: torch.device) -> Sequences:
@@ -142,6 +149,16 @@ class Sequences:
     def map(self, change: Callable[[Tensor], Tensor]) -> Sequences:
         """The same with a change made to its tensor."""
         return Sequences(change(self.cu_seqlens), self.max_length)
+
+
+def _bucket(begins_BS: Tensor, segment_ids_BS: Tensor) -> int:
+    """The bucket that the longest segment of packed rows belongs to, padding left out."""
+    num_rows, length = segment_ids_BS.shape
+    begins = torch.nonzero(begins_BS.flatten())[:, 0]
+    lengths = torch.diff(begins, append=begins.new_full((1,), num_rows * length))
+    lengths = lengths[segment_ids_BS.flatten()[begins] >= 0]
+    longest = int(lengths.max()) if len(lengths) else 1
+    return min(length, max(_SHORTEST, 1 << (longest - 1).bit_length()))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ _CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
 H = TypeVar("H", bound=nn.Module)
 
 
+def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:
+    """What becomes of embeddings. Looking them up is not in it: sums of their gradients have a kernel of torch's."""
+    normed_BSD: Tensor = norm(x_BSD.to(dtype))
+    return normed_BSD
+
+
 class Encoder(nn.Module):
     """Token ids to hidden states, for rows that may hold several segments each.
 
@@ -34,6 +40,7 @@ class Encoder(nn.Module):
         gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
             third more time for a fraction of the memory. Source: Chen et al. 2016.
         compiled_block: `run_block`, compiled, for training (`unmask.network.compiling`); None: it is not.
+        compiled_norm: `run_embedding_norm`, compiled; None: it is not.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -42,6 +49,7 @@ class Encoder(nn.Module):
         self.compute_dtype = torch.float32
         self.gradient_checkpointing = False
         self.compiled_block: Callable[..., Any] | None = None
+        self.compiled_norm: Callable[..., Any] | None = None
         parts, hidden = config.parts, config.hidden_size
         self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
         num_positions = config.first_position + config.max_position_embeddings
@@ -158,7 +166,9 @@ class Encoder(nn.Module):
             raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
         if self.positions is not None:
             x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
-        return self.norm(x_BSD.to(self.compute_dtype))
+        run = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
+        normed_BSD: Tensor = run(self.norm, x_BSD, self.compute_dtype)
+        return normed_BSD
 
     def _plans(
         self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None

@@ -35,11 +35,18 @@ from unmask.network.layers import Activated, Linear, Norm, dropout
 from unmask.network.loss import Losses, losses_of_decoder
 
 
+def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
+    """The layers of a head before its decoder."""
+    x_ND: Tensor = head.norm(head.activation(head.dense(hidden_ND)))
+    return x_ND
+
+
 class MLMHead(nn.Module):
     """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
 
     Attributes:
         compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.network.compiling`); None: it is not.
+        compiled_transform: `run_transform`, compiled; None: it is not.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -50,6 +57,7 @@ class MLMHead(nn.Module):
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.compiled_losses: Callable[..., Any] | None = None
+        self.compiled_transform: Callable[..., Any] | None = None
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
         """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
@@ -57,7 +65,9 @@ class MLMHead(nn.Module):
 
     def transform(self, hidden_ND: Tensor) -> Tensor:
         """What the decoder compares with the embedding matrix: [N, D]."""
-        return self.norm(self.activation(self.dense(hidden_ND)))
+        run = self.compiled_transform if self.training and self.compiled_transform is not None else run_transform
+        x_ND: Tensor = run(self, hidden_ND)
+        return x_ND
 
     def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
         """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""

@@ -139,7 +139,7 @@ class TrainingRun:
             training.compile_blocks, self.device, minutes=training.minutes, steps=training.known_steps
         )
         if self._uncompiled is None:
-            compile_model(model)
+            compile_model(model, tuned=training.tuned_products)
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
         pairs = recipe.objectives.pairs
         self.objectives = extra_objectives(recipe.objectives)

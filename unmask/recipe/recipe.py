@@ -108,12 +108,14 @@ class Recipe(Settings):
         return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, and without a
-        budget of tokens, which earlier versions did not name.
+        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, and without
+        what earlier versions did not name, where it is as it was: a budget of tokens, products that are not tuned.
         """
         values = self.model_dump(exclude={"card"})
         if self.masking.budget == "tokens":
             del values["masking"]["budget"]
+        if not self.training.tuned_products:
+            del values["training"]["tuned_products"]
         return tomli_w.dumps(_without_none(values))
 
 

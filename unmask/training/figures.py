@@ -46,7 +46,7 @@ class Figures:
     Args:
         step: Its number, for the error's text.
         counts: Targets of each objective, by name; the first is the masked tokens.
-        values_F: float64: the mean loss of each, and the gradient's norm; on any device.
+        values_F: float64, or float32 of Apple's GPUs: the mean loss of each, and the gradient's norm; on any device.
     """
 
     def __init__(self, step: int, counts: Mapping[str, int], values_F: Tensor) -> None:
@@ -75,8 +75,8 @@ class Figures:
         """The figures; waits for the step where it is still being computed.
 
         Raises:
-            DivergedError: One of them is not finite. On a GPU the update was made nevertheless, and its weights are
-                lost; whoever saves a state reads the figures of its step first.
+            DivergedError: One of them is not finite. The step has changed nothing; on a GPU the steps behind it were
+                made, so whoever saves a state reads the figures of its step first.
         """
         if self._measured is None:
             if self._sent is not None:

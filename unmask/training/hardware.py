@@ -16,21 +16,29 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def choose_device() -> torch.device:
-    """The GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The GPU where there is one, NVIDIA's, AMD's or Apple's, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """What losses are added up in: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.device) -> torch.dtype:
     """The type of the activations.
 
     `auto` is bf16 on GPUs with bf16 tensor cores and on CPUs with AMX or AVX512-bf16 instructions, where products
-    are several times faster than in float32; float32 elsewhere, where bf16 would be emulated.
+    are several times faster than in float32; float32 elsewhere, where bf16 would be emulated, and on Apple's GPUs,
+    where nobody has measured it.
     """
     if precision != "auto":
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and _cpu_multiplies_bf16() else torch.float32
 
 
 def _cpu_multiplies_bf16() -> bool:

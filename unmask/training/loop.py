@@ -94,7 +94,8 @@ def train(
         clock: In seconds.
 
     Raises:
-        DivergedError: The loss or the gradient is not finite; on a CPU the state is that of the step before.
+        DivergedError: The loss or the gradient is not finite; the step has changed no weight. On a CPU the state is
+            that of the step before; on a GPU up to two steps behind it were made.
         MemoryFullError: Not even one row fits into memory.
         SettingsError: Blocks cannot be compiled, which the settings ask for.
     """

@@ -131,30 +131,43 @@ class Muon:
         self._running = {matrix.name: torch.zeros_like(matrix.weight) for matrix in matrices}
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, *, diverged: Tensor | None = None) -> None:
         """Applies the gradients, which serve as working memory.
 
         The update is scaled by 0.2 x sqrt(longer side), so that its root mean square is that of AdamW's.
+
+        Args:
+            learning_rate: Of this step.
+            diverged: As for `Optimizer.step`.
         """
         for batch in self.batches:
             on_cpu = serves(batch[0].weight)
-            direction_NRC = self._looped_directions(batch) if on_cpu else self._directions(batch)
+            if on_cpu and diverged is not None and diverged.item():
+                continue
+            direction_NRC = self._looped_directions(batch) if on_cpu else self._directions(batch, diverged)
             update_NRC = orthogonalise(direction_NRC, self.iterations)
             kept = 1.0 - learning_rate * self.weight_decay
             rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
             updates = update_NRC.split([matrix.num_fused for matrix in batch])
             if not on_cpu:  # all at once: each operation on a GPU costs a launch
-                torch._foreach_mul_([matrix.weight for matrix in batch], kept)
+                weights: list[Tensor] = [matrix.weight for matrix in batch]
+                if diverged is None:
+                    torch._foreach_mul_(weights, kept)
+                else:
+                    torch._foreach_mul_(weights, torch.where(diverged > 0, 1.0, kept))
+                    update_NRC.mul_(1.0 - diverged)
             for matrix, update in zip(batch, updates, strict=True):
                 if on_cpu:
                     momentum_loops.apply(kept, rate, *arrays(update.flatten(0, 1), matrix.weight))
                 else:
                     matrix.weight.add_(update.flatten(0, 1), alpha=-rate)
 
-    def _directions(self, batch: list[Matrix]) -> Tensor:
+    def _directions(self, batch: list[Matrix], diverged: Tensor | None) -> Tensor:
         """Advances the running gradients; the directions of all matrices, [N, R, C], a little shorter than 1."""
         gradients = [_gradient(matrix) for matrix in batch]
         running = [self._running[matrix.name] for matrix in batch]
+        if diverged is not None:  # between a number and itself there is only this number
+            gradients = [torch.where(diverged > 0, r, g) for r, g in zip(running, gradients, strict=True)]
         torch._foreach_lerp_(running, gradients, 1.0 - self.momentum)
         torch._foreach_lerp_(gradients, running, self.momentum)
         direction_NRC = torch.cat([m.parts(gradient) for m, gradient in zip(batch, gradients, strict=True)])

@@ -34,6 +34,7 @@ class Optimizer:
     ) -> None:
         choice = settings.optimizer
         self.clip_norm = settings.clip_norm
+        self._on_cuda_or_cpu = next(model.parameters()).device.type in ("cuda", "cpu")
         self.learning_rate = self.rest_learning_rate = settings.learning_rate
         self._parameters = dict(model.named_parameters())
         self._rest = dict(self._parameters)  # what AdamW trains, by name
@@ -66,23 +67,27 @@ class Optimizer:
 
     def clip(self) -> Tensor:
         """Scales the gradient down to the largest norm allowed, and returns the norm it had, where it is."""
-        return nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=True)
+        at_once = True if self._on_cuda_or_cpu else None  # elsewhere torch decides
+        return nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=at_once)
 
     def clear(self) -> None:
         """Forgets the gradient."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def step(self, scale: float) -> None:
+    def step(self, scale: float, *, diverged: Tensor | None = None) -> None:
         """Applies the gradient and clears it.
 
         Args:
             scale: Factor of the peak learning rates.
+            diverged: float32, where the weights are: 1 where the gradient is not finite, and nothing is to be changed,
+                else 0. The host does not wait for it. None: the gradient is known to be finite.
         """
         if self.muon is not None:
-            self.muon.step(self.learning_rate * scale)
+            self.muon.step(self.learning_rate * scale, diverged=diverged)
         for group in self.adamw.param_groups:
             group["lr"] = self.rest_learning_rate * scale * group["factor"]
+        self.adamw.found_inf = diverged  # type: ignore[attr-defined]  # which torch's gradient scaler sets, too
         self.adamw.step()
         self.clear()
 

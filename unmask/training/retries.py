@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.errors import MemoryFullError, SettingsError
+from unmask.network.compiling import uncompile_model
 from unmask.network.encoder import MaskedLM
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
@@ -94,7 +95,7 @@ def fewer_rows(micro_rows: int, length: int, reason: str) -> int:
 def without_compiling(model: Trainable, reason: str) -> None:
     """Has the model run uncompiled from now on, and says so."""
     assert isinstance(model, MaskedLM), "nothing else is compiled"
-    model.encoder.compiled_block = model.head.compiled_losses = None
+    uncompile_model(model)
     log.warning("blocks cannot be compiled (%s): training goes on without, more slowly", reason)
 
 

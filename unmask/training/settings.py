@@ -102,6 +102,8 @@ class TrainingSettings(Settings):
             Triton and a C compiler are installed, unless the budget is less than five minutes or 100 steps, and goes on
             without where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error
             there.
+        tuned_products: With compiled blocks, try several kernels for each matrix product and take the quickest, which
+            takes minutes at the beginning. Whether that pays has not been measured.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 
@@ -120,6 +122,7 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
+    tuned_products: bool = False
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")

@@ -14,7 +14,7 @@ from unmask.masking.masker import MaskedRows
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
 from unmask.training.figures import Figures, HasFigures, check_finite
-from unmask.training.hardware import reason_of, says_out_of_memory, works_on_its_own
+from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.step_parts import parts_of
@@ -91,16 +91,17 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         observe: Whether the result says what each prediction came to.
 
     Raises:
-        DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it.
+        DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it, and
+            nothing was updated there, either.
         MemoryFullError: Memory ran out in the update, when some weights were changed.
     """
     device = model.encoder.device
     learned = (leading, *objectives)
-    parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device)
+    parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device, width=model.encoder.width)
     counts = {each.name: sum(len(part.targets[i]) for part in parts) for i, each in enumerate(learned)}
     totals = [sum(of_parts) or 1.0 for of_parts in zip(*(part.totals for part in parts), strict=True)]
     observed: list[Observed] = []
-    sums = [torch.zeros((), dtype=torch.float64, device=device) for _ in learned]
+    sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
     try:
         for number, part in enumerate(parts):
             seed = None if dropout_seed is None else mix_ints(dropout_seed, number)
@@ -118,20 +119,22 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
                 if observe and objective is PREDICT_MASKED:
                     observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, part.pos_N))
                 mean = found.total / totals[index]
-                sums[index] = sums[index] + mean.detach().double()
+                sums[index] = sums[index] + mean.detach().to(sums[index].dtype)
                 loss = loss + objective.weight * mean
             if not works_on_its_own(device):
                 check_finite(step, list(counts), [each.item() for each in sums])
             loss.backward()
         norm = optimizer.clip()
-        figures = Figures(step, counts, torch.stack([*sums, norm.double()]))
-        if not works_on_its_own(device):
+        values_F = torch.stack([*sums, norm.to(sums[0].dtype)])
+        diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
+        figures = Figures(step, counts, values_F)
+        if diverged is None:
             figures.read()
     except DivergedError:
         optimizer.clear()
         raise
     try:
-        optimizer.step(learning_rate_scale)
+        optimizer.step(learning_rate_scale, diverged=diverged)
     except (MemoryError, RuntimeError) as error:
         if not says_out_of_memory(error):
             raise

@@ -63,8 +63,19 @@ class StepPart:
         )
 
 
+_BUFFER_BYTES = 4 << 30  # that attention's backward pass may take for a part beside what it returns
+_BLOCK = 128  # positions that it rounds each sequence up to, at the most
+_FILLED = 1.25  # sequences with those of length 0 behind them, times what there are, at the most
+
+
 def parts_of(
-    rows: Rows, masked: MaskedRows, learned: Sequence[Objective], *, micro_rows: int | None, device: torch.device
+    rows: Rows,
+    masked: MaskedRows,
+    learned: Sequence[Objective],
+    *,
+    micro_rows: int | None,
+    device: torch.device,
+    width: int,
 ) -> list[StepPart]:
     """Cuts a step into parts.
 
@@ -75,11 +86,12 @@ def parts_of(
         micro_rows: Rows of a part at most; the parts are about equally large. None makes one part, or as many as
             sequences in a line make necessary.
         device: Where the model is.
+        width: Numbers of a hidden state.
     """
     num_rows = rows.shape[0]
     are_there = rows.input_ids.device.type == device.type
     if not are_there:
-        micro_rows = min(micro_rows or num_rows, max(1, MOST // _sequences_of_a_row(rows)))
+        micro_rows = min(micro_rows or num_rows, most_rows(rows, width))
     num_parts = math.ceil(num_rows / (micro_rows or num_rows))
     cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
     parts = [_part(rows.part(a, b), masked.part(a, b), learned) for a, b in pairwise(cuts)]
@@ -89,9 +101,20 @@ def parts_of(
     return [part.map(lambda tensor: sent(tensor, device)) for part in in_line]
 
 
-def _sequences_of_a_row(rows: Rows) -> int:
-    """At the most; the padding is one of them."""
-    return int(rows.segment_ids.max()) + 2
+def most_rows(rows: Rows, width: int) -> int:
+    """How many of these rows a GPU's kernel over sequences may take at once.
+
+    It takes no more than so many sequences, and in its backward pass float32 numbers for every position and for another
+    128 of each sequence, which for many short ones is more than all else of the step.
+
+    Args:
+        rows: Of the step.
+        width: Numbers of a hidden state.
+    """
+    length = rows.shape[1]
+    sequences = int(rows.segment_ids.max()) + 1 + math.ceil(length / _BLOCK)  # of a row at the most, with its padding
+    of_row = 4 * width * (length + _BLOCK * _FILLED * sequences)
+    return max(1, min(MOST // sequences, int(_BUFFER_BYTES / of_row)))
 
 
 def _part(rows: Rows, masked: MaskedRows, learned: Sequence[Objective]) -> StepPart:

@@ -3,7 +3,7 @@
 # make test-all   all of the tests: kills, every command of the pages, graphs, networks of others, real text
 # make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
-# make bench-rest TEXT=FILE   preparation, inference, start-up, what grows, and training at 12x768; alone on the machine
+# make bench-rest TEXT=FILE   preparation, inference, start-up, rows, growth, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make fuzz   damaged files for every reader, 10,000 of each; hours, goes on when stopped
@@ -66,6 +66,7 @@ bench-rest: $(VENV)/.dev
 	$(BIN)/python benchmarks/prepare.py "$(TEXT)" --rounds 3 --table docs/benchmarks.md
 	$(BIN)/python benchmarks/inference.py "$(TEXT)" runs/bench/model --table docs/benchmarks.md
 	$(BIN)/python benchmarks/startup.py runs/bench/data --table docs/benchmarks.md
+	$(BIN)/python benchmarks/stream.py "$(TEXT)" --table docs/benchmarks.md
 	$(BIN)/python benchmarks/scaling.py "$(TEXT)" --table docs/benchmarks.md --picture docs/pictures/scaling.svg
 	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/benchmarks.md --name training-large
 

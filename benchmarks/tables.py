@@ -33,7 +33,12 @@ def write_table(
         machine = here["processor"] if gpu is None else f"{gpu}, {here['processor']}"
         made = [f"{here['date']}, {told({**here, 'processor': machine})}."]
     command = " ".join([Path(sys.executable).name, *map(_anywhere, sys.argv)])
-    text = "\n".join([f"<!-- {name} -->", "```", command, "```", "", *made, "", *lines, f"<!-- end {name} -->"])
+    replace_table(page, name, "\n".join(["```", command, "```", "", *made, "", *lines]))
+
+
+def replace_table(page: Path, name: str, content: str) -> None:
+    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->`, by whatever is to stand there."""
+    text = f"<!-- {name} -->\n{content}\n<!-- end {name} -->"
     old = page.read_text(encoding="utf-8")
     new, found = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
     if not found:

@@ -17,6 +17,7 @@ from unmask.compiled import is_compiled
 from unmask.errors import DivergedError, addressed
 from unmask.files import typed
 from unmask.masking.masker import Masker
+from unmask.masking.rate_schedule import rate_at
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
 from unmask.network.initial_weights import initialise
@@ -35,6 +36,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.budget import Budget
 from unmask.training.checkpoints import TrainState, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.gpu_memory import first_micro_tokens
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import StepReport, train
 from unmask.training.objectives import extra_objectives
@@ -226,7 +228,7 @@ class TrainingRun:
     def _train(self) -> None:
         """Consumes the loop's reports."""
         saved_seconds = self.state.seconds
-        micro_tokens = self.state.micro_tokens or self.recipe.training.micro_batch_tokens
+        micro_tokens = self._begin_with_parts()
         try:
             loop = train(self.state, self.stream, self.masker, self.recipe.training, objectives=self.objectives)
             for report in loop:
@@ -251,6 +253,15 @@ class TrainingRun:
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._way_out()}") from error
         self._save()
+
+    def _begin_with_parts(self) -> int | None:
+        """How many positions go at once in the first steps; None: all of a step."""
+        training, rate = self.recipe.training, rate_at(self.recipe.masking.rate, 0.0)
+        found = self.state.micro_tokens or first_micro_tokens(self.state.model, training, self.device, rate=rate)
+        self.state.micro_tokens = found
+        if found is not None and found != training.micro_batch_tokens:
+            self.reporter.note(f"steps are made in parts of {found:,} positions, which fit the GPU by calculation")
+        return found
 
     def _checkpoint_due(self, report: StepReport, saved_seconds: float) -> bool:
         every_steps = self.recipe.checkpoint.every_steps

@@ -23,6 +23,7 @@ from unmask.training.batches_ahead import Batches, BatchRequest, BatchSource, Ma
 from unmask.training.budget import Budget, Spent
 from unmask.training.checkpoints import Model, TrainableState
 from unmask.training.figures import Figures, HasFigures
+from unmask.training.gpu_memory import first_micro_tokens
 from unmask.training.hardware import keep_freed_memory, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.retries import fewer_rows, recoverable, rows_at_once, without_compiling
@@ -106,7 +107,8 @@ def train(
         keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
-    state.micro_tokens = state.micro_tokens or settings.micro_batch_tokens
+    rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
+    state.micro_tokens = state.micro_tokens or first_micro_tokens(state.model, settings, device, rate=rate)
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
     by_clock = budget.seconds is not None

@@ -1,0 +1,81 @@
+"""What the packaged recipes take of a GPU, by calculation.
+
+    python benchmarks/gpu_memory.py --table docs/pretraining.md
+
+Nothing is measured. Memory is what `unmask.training.gpu_memory` counts; tokens a second are the operations of products
+at a share of what a GPU's products are known to reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from tables import replace_table
+
+from unmask.masking.rate_schedule import rate_at
+from unmask.network.encoder import MaskedLM
+from unmask.recipe.new_model import encoder_config
+from unmask.recipe.recipe import Recipe, load_recipe
+from unmask.training.gpu_memory import fitting_positions, step_memory
+
+RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
+SHARE = 0.45  # of what products reach, that a whole training step is taken to reach
+GPUS = {80: 790e12, 24: 165e12}  # GiB, and operations a second of bf16 products: an H100 or H200, an RTX 4090
+VOCABULARY = 32_768  # where the recipe leaves it to the text
+LENGTH = 512  # positions of a segment, for attention's share of the operations
+
+
+def model_of(recipe: Recipe) -> MaskedLM:
+    """Without numbers."""
+    special = SimpleNamespace(pad=0, cls=1, sep=2, mask=3)
+    tokenizer: Any = SimpleNamespace(vocab_size=recipe.tokenizer.vocab_size or VOCABULARY, special=special)
+    with torch.device("meta"):
+        return MaskedLM(encoder_config(recipe, tokenizer))
+
+
+def operations(model: MaskedLM, rate: float) -> float:
+    """Of a token, forward and backward."""
+    config = model.config
+    matrices = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
+    attention = 2 * min(LENGTH, config.max_position_embeddings) * config.hidden_size * config.num_layers
+    return 6 * (matrices + attention + rate * config.vocab_size * config.hidden_size)
+
+
+def table() -> list[str]:
+    """Its lines."""
+    lines = [
+        "| recipe | parameters | positions a step | GPU | at once | memory | tokens a second |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in RECIPES:
+        recipe = load_recipe(name)
+        model, settings = model_of(recipe), recipe.training
+        rate = rate_at(recipe.masking.rate, 0.0)
+        for gib, speed in GPUS.items():
+            fits = fitting_positions(model, settings, memory=gib << 30, rate=rate)
+            takes = 0 if fits is None else step_memory(model, settings, positions=fits, rate=rate).total
+            lines.append(
+                f"| `{name}` | {model.num_parameters / 1e6:.0f} M | {settings.batch_tokens:,} | {gib} GB | "
+                + (f"{fits:,} | {takes / 2**30:.0f} GiB" if fits else "does not fit | ")
+                + f" | {SHARE * speed / operations(model, rate) / 1e3:,.0f} thousand |"
+            )
+    return lines
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, help="page whose table `gpu-memory` is rewritten")
+    asked = parser.parse_args()
+    if asked.table is not None:
+        replace_table(asked.table, "gpu-memory", "\n".join(table()))
+    sys.stdout.write("\n".join(table()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What is estimated of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.recipe.recipe import load_recipe
+from unmask.training.gpu_memory import USED, first_micro_tokens, fitting_positions, step_memory
+from unmask.training.settings import TrainingSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
+
+
+def test_the_page_says_what_is_calculated() -> None:
+    from gpu_memory import table
+
+    text = PAGE.read_text(encoding="utf-8")
+    found = text.split("<!-- gpu-memory -->\n")[1].split("\n<!-- end gpu-memory -->")[0]
+    assert found == "\n".join(table()), "python benchmarks/gpu_memory.py --table docs/pretraining.md makes it anew"
+
+
+def test_a_step_by_hand() -> None:
+    """The base recipe: 22 gated layers of 768 with 1,152 inner values, rotary, 4,096 positions at once."""
+    from gpu_memory import model_of
+
+    recipe = load_recipe("base")
+    model = model_of(recipe)
+    found = step_memory(model, recipe.training, positions=4096, rate=0.3, segment=128)
+    assert found.blocks == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
+    assert found.attention == 4 * 768 * (4096 + 4096)
+    assert found.weights == 10 * model.num_parameters
+    kept = recipe.training.model_copy(update={"gradient_checkpointing": True})
+    assert step_memory(model, kept, positions=4096, rate=0.3).blocks == 4096 * (
+        22 * 2 * 768 * 2 + found.blocks // 22 // 4096
+    )
+    assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3).blocks < 130e9
+
+
+def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
+    from gpu_memory import model_of
+
+    recipe = load_recipe("base")
+    model, settings = model_of(recipe), recipe.training
+    for memory in (24 << 30, 80 << 30):
+        fits = fitting_positions(model, settings, memory=memory, rate=0.3)
+        assert fits is not None
+        assert settings.batch_tokens % fits == 0
+        taken, twice = (step_memory(model, settings, positions=n, rate=0.3).total for n in (fits, 2 * fits))
+        assert taken <= USED * memory < twice
+    assert fitting_positions(model, settings, memory=1 << 30, rate=0.3) is None
+    assert fitting_positions(model, settings, memory=1 << 50, rate=0.3) == settings.batch_tokens
+
+
+def test_what_a_training_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_memory import model_of
+
+    gpu = torch.device("cuda")
+    memory = 1 << 40
+    properties = dataclasses.make_dataclass("Properties", ["total_memory"])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties(memory))
+    model = model_of(load_recipe("tiny"))
+    settings = TrainingSettings.model_validate({"steps": 1, "batch_tokens": 65_536, "sequence_length": 128})
+    assert first_micro_tokens(model, settings, gpu, rate=0.2) is None, "all of it fits"
+    assert first_micro_tokens(model, settings, torch.device("cpu"), rate=0.2) is None
+    memory = 2 * step_memory(model, settings, positions=8192, rate=0.2).total
+    fits = first_micro_tokens(model, settings, gpu, rate=0.2)
+    assert fits in (8192, 16_384)
+    memory = 1
+    assert first_micro_tokens(model, settings, gpu, rate=0.2) == 128, "a row at once, before memory is found too small"
+    asked = settings.model_copy(update={"micro_batch_tokens": 512})
+    assert first_micro_tokens(model, asked, gpu, rate=0.2) == 512

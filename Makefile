@@ -6,6 +6,8 @@
 # make bench-rest TEXT=FILE   preparation, inference, start-up, rows, growth, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; two hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
+# make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
+# make gpu-wheels   what make gpu may lack there, into .wheels
 # make fuzz   damaged files for every reader, 10,000 of each; hours, goes on when stopped
 # make torture   every command that writes, killed 100 times, alone and in pairs; an hour, goes on when stopped
 # make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
@@ -19,7 +21,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies fuzz torture clean
+.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -93,6 +95,20 @@ CASES ?= 10000
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) $(OPTIONS)
+
+# On the machine with the GPU the system's Python has torch; a dry run takes that of the project.
+GPU_PYTHON = $(if $(DRY),$(BIN)/python,$(PYTHON))
+
+gpu: $(if $(DRY),$(VENV)/.dev)
+	$(GPU_PYTHON) benchmarks/gpu.py $(if $(DRY),--dry) $(if $(TEXT),--text "$(TEXT)") $(OPTIONS)
+
+GPU_WHEELS := pydantic==2.12.4 pydantic-core==2.41.5 annotated-types typing-inspection tomli-w datasets dill \
+	multiprocess
+GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
+
+gpu-wheels:
+	$(PYTHON) -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+		$(addprefix --platform ,$(GPU_PLATFORMS)) --dest .wheels $(GPU_WHEELS)
 
 KILLS ?= 100
 

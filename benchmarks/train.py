@@ -24,11 +24,11 @@ fewer, transformers' on those of the first eight steps (on a GPU 64) in random o
     modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
 The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
-and 12 x length x hidden size for attention in each layer (in local ones with the window in place of the length), over
-what matrix products in bf16 reach on this machine. Its speed changes within minutes, so products have a turn of about a
-second just before each of ours: the table shows the median of ours over products, turn by turn, and the median of what
-products reached. On a GPU it is the share of 790 TFLOP/s, what products reach on an H200 (its data sheet says 989),
-unless `--peak-tflops` says another number.
+and 12 x length x hidden size for attention in each layer, the length being that of the token's own segment (in local
+layers the window, where that is shorter), over what matrix products in bf16 reach on this machine. Its speed changes
+within minutes, so products have a turn of about a second just before each of ours: the table shows the median of ours
+over products, turn by turn, and the median of what products reached. On a GPU it is the share of 790 TFLOP/s, what
+products reach on an H200, unless `--peak-tflops` says another number, and of the 989 of its data sheet.
 
 On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
@@ -71,6 +71,7 @@ GPU_BATCH_TOKENS = 131_072
 FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
 SCRIPT = Path(__file__).with_name("trained.py")
 H200_TFLOPS = 790.0  # dense, bf16
+DATA_SHEET = 989e12
 
 
 class System(Child):
@@ -209,7 +210,8 @@ def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[Pair], peak:
     """What ours reached of the peak, the median of its turns; the peak is that of each turn where None is given."""
     flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
     share = statistics.median(flops * pair.tokens / (peak or pair.flops) for pair in pairs)
-    return f"{share:.0%} of {(peak or statistics.median(pair.flops for pair in pairs)) / 1e12:.2f} TFLOP/s"
+    shown = f"{share:.0%} of {(peak or statistics.median(pair.flops for pair in pairs)) / 1e12:.2f} TFLOP/s"
+    return shown if work.device == "cpu" else f"{shown}, {share * (peak or 0.0) / DATA_SHEET:.0%} of 989"
 
 
 def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:

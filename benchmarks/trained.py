@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from peers import transformers_of
 from timed import Stopwatch, Turn, Work
@@ -48,7 +49,8 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
             "masking": {"strategy": "random", "rate": 0.15},
         }
     )
-    training = assemble(recipe, open_prepared(Path(work.data)), torch.device(work.device))
+    data = open_prepared(Path(work.data))
+    training = assemble(recipe, data, torch.device(work.device))
     loop, model = training.reports(), training.state.model
     next(loop)
 
@@ -60,8 +62,10 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
     config = model.encoder.config
+    sizes = np.minimum(data.train.lengths + 2, work.length).astype(float)
+    segment = float((sizes**2).sum() / sizes.sum())  # that a token stands in
     window = config.rotary.local_window + 1 if config.rotary is not None else work.length
-    reach = sum(work.length if config.is_global(i) else min(work.length, window) for i in range(work.layers))
+    reach = sum(segment if config.is_global(i) else min(segment, window) for i in range(work.layers))
     return turn, {"multiplied": multiplied, "head": head, "reach": reach}
 
 

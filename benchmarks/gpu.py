@@ -1,0 +1,104 @@
+"""Proves and measures the GPU path: `make gpu`, or `python benchmarks/gpu.py`; needs nothing but the checkout.
+
+    check     the device and its ceilings; tests marked `gpu`; a full-size step against the CPU; nothing waits for the
+              device; memory that runs out is recovered from
+    profile   a step by kinds of kernels, and the share of time in which the device has nothing to do
+    bench     our training with Muon and with AdamW, and on short lines, against transformers' (`train.py`)
+    train     three minutes of `unmask pretrain`, killed in the middle and resumed
+
+Each stage takes less than eight minutes, leaves its figures in the folder of results and its tables on the page, and is
+not run again where its figures are there. `--dry` runs all of them on miniatures on a CPU.
+
+It is run by the Python that has torch for the GPU. What else is missing there it takes from `.wheels`, which
+`make gpu-wheels` fills where there is a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WHEELS, PACKAGES = ROOT / ".wheels", ROOT / ".gpu-packages"
+STAGES = ("check", "profile", "bench", "train")
+NEEDED = (
+    "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "numba", "pyarrow", "safetensors",
+    "pydantic", "typer", "rich", "matplotlib", "tomli_w", "filelock", "huggingface_hub", "jinja2", "pytest",
+    "hypothesis",
+)  # fmt: skip
+
+
+def missing() -> list[str]:
+    """Packages that this Python cannot import."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
+def obtain_packages() -> None:
+    """Takes what is missing from the wheels.
+
+    Raises:
+        SystemExit: Something is in neither; the text says what.
+    """
+    sys.path.append(str(PACKAGES))
+    if missing() and (wheels := sorted(map(str, WHEELS.glob("*.whl")))):
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
+        subprocess.run([*command, "--target", str(PACKAGES), *wheels], check=True)
+        importlib.invalidate_caches()
+    if names := missing():
+        sys.exit(
+            f"make gpu: {sys.executable} lacks {', '.join(names)}; run make gpu-wheels where there is a network and "
+            "bring .wheels along, or name a Python that has them (make gpu PYTHON=...)"
+        )
+    parts = [str(ROOT), str(PACKAGES), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, parts))
+    sys.path.insert(0, str(ROOT))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dry", action="store_true", help="miniatures on a CPU")
+    parser.add_argument("--text", type=Path, default=ROOT / "unmask" / "data" / "tinyshakespeare.txt")
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="results, which are gone on with")
+    page = ROOT / "docs" / "benchmarks.md"
+    parser.add_argument("--table", type=Path, default=page, help="page whose tables are filled")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """The command."""
+    asked = arguments()
+    obtain_packages()
+    import torch
+
+    if not asked.dry and not torch.cuda.is_available():
+        sys.exit("make gpu: torch finds no GPU here; make gpu DRY=1 runs its stages on miniatures on a CPU")
+    from gpu_stages import Bench, stage_named
+    from tables import write_table
+
+    out = asked.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    bench = Bench.of(dry=asked.dry, text=asked.text.resolve(), out=out, page=asked.table.resolve())
+    for name in asked.stages.split(","):
+        done = out / f"{name}.json"
+        if done.is_file():
+            print(f"{name}: done before ({done})", flush=True)
+        else:
+            begin = time.monotonic()
+            lines = stage_named(name)(bench)
+            done.write_text(json.dumps({"seconds": time.monotonic() - begin, "lines": lines}, indent=1) + "\n")
+            print(f"{name}: {time.monotonic() - begin:,.0f} s", flush=True)
+        lines = json.loads(done.read_text())["lines"]
+        print(*lines, sep="\n", flush=True)
+        if lines:
+            write_table(bench.page, f"gpu-{name}", lines, gpu=bench.device_name)
+
+
+if __name__ == "__main__":
+    main()

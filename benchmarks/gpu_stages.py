@@ -1,0 +1,294 @@
+"""The stages of `gpu.py`. Each gives the lines of its table; `bench` has `train.py` write tables of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from assembly import assemble
+from torch import Tensor
+from train import peak_flops, prepare
+
+from unmask.pretraining.run_data import PreparedData, open_prepared
+from unmask.recipe.recipe import Recipe, load_recipe
+from unmask.rows.stream import Cursor
+from unmask.training.step import training_step
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZE, DRY_SIZE = (12, 768), (2, 64)
+KINDS = {
+    "products": r"gemm|cutlass|cublas|nvjet|xmma|::mm|addmm|bmm|linear",
+    "attention": r"flash|fmha|attention|varlen",
+    "optimizer": r"adam|foreach|multi_tensor|lerp",
+    "copies": r"memcpy|memset|copy_|::to\b",
+    "norms, activations, loss": r"triton|norm|gelu|softmax|elementwise|reduce|vectorized|mul|add|index|embedding",
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the stages are given.
+
+    Attributes:
+        dry: Whether they run miniatures on a CPU.
+        device: Where.
+        device_name: The GPU's; None: there is none.
+        text: What is trained on.
+        out: The folder of results.
+        page: Whose tables are filled.
+    """
+
+    dry: bool
+    device: torch.device
+    device_name: str | None
+    text: Path
+    out: Path
+    page: Path
+
+    @classmethod
+    def of(cls, *, dry: bool, text: Path, out: Path, page: Path) -> Bench:
+        """Of this machine."""
+        name = None if dry else torch.cuda.get_device_name()
+        return cls(dry, torch.device("cpu" if dry else "cuda"), name, text, out, page)
+
+    @property
+    def data(self) -> PreparedData:
+        """The text, prepared when it is first asked for."""
+        folder = self.out / "data"
+        if not (folder / "manifest.json").is_file():
+            prepare([self.text], folder, 500 if self.dry else 32_000, "--quiet", "--overwrite")
+        return open_prepared(folder)
+
+    def recipe(self, **training: Any) -> Recipe:
+        """Of the full size, or of the miniature; ModernBERT's layout, Muon, 131,072 positions a step."""
+        layers, hidden = DRY_SIZE if self.dry else SIZE
+        length, tokens = (64, 1024) if self.dry else (512, 131_072)
+        settings = {
+            "model.num_layers": layers, "model.hidden_size": hidden, "model.num_heads": max(1, hidden // 64),
+            "training.sequence_length": length, "training.batch_tokens": tokens, "training.steps": 1_000_000,
+            **{f"training.{name}": value for name, value in training.items()},
+        }  # fmt: skip
+        return load_recipe("tiny", options=settings)
+
+
+def stage_named(name: str) -> Callable[[Bench], list[str]]:
+    """See the module of the command."""
+    stages = {"check": check, "profile": profile, "bench": bench_peers, "train": train_killed}
+    if name not in stages:
+        sys.exit(f"no stage {name!r}; there are {', '.join(stages)}")
+    return stages[name]
+
+
+def check(bench: Bench) -> list[str]:
+    """The device, and whether it does what a CPU does."""
+    rows = [*_device(bench), *_tests(bench), *_against_the_cpu(bench), _waits(bench), _memory(bench)]
+    return ["| what | found |", "| --- | --- |", *(f"| {what} | {found} |" for what, found in rows)]
+
+
+def _device(bench: Bench) -> list[tuple[str, str]]:
+    hidden = (DRY_SIZE if bench.dry else SIZE)[1]
+    products = peak_flops(hidden, 1024 if bench.dry else 131_072, bench.device.type)
+    size = 1 << (22 if bench.dry else 30)
+    source, target = (torch.empty(size, dtype=torch.uint8, device=bench.device) for _ in range(2))
+    seconds = min(_timed(bench, lambda: target.copy_(source)) for _ in range(10))
+    facts = [
+        ("products in bf16, TFLOP/s", f"{products / 1e12:,.1f}"),
+        ("memory, read and written, GB/s", f"{2 * size / seconds / 1e9:,.0f}"),
+    ]
+    if bench.dry:
+        return [("device", "CPU: a miniature run, whose figures mean nothing"), *facts]
+    properties = torch.cuda.get_device_properties(0)
+    about = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    return [("device", f"{about}, torch {torch.__version__}"), *facts]
+
+
+def _timed(bench: Bench, work: Callable[[], Any]) -> float:
+    _synchronize(bench)
+    begin = time.perf_counter()
+    work()
+    _synchronize(bench)
+    return time.perf_counter() - begin
+
+
+def _synchronize(bench: Bench) -> None:
+    if bench.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _tests(bench: Bench) -> list[tuple[str, str]]:
+    """Those marked `gpu`; what the compiler warns of there is a warning, and no error."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", "tests"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = ended.stdout.strip().splitlines()
+    (bench.out / "tests.txt").write_text(ended.stdout + ended.stderr, encoding="utf-8")
+    summary = next((line.strip("= ") for line in reversed(said) if "passed" in line or "skipped" in line), "no result")
+    failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in said if line.startswith("FAILED")]
+    return [("tests marked `gpu`", summary), *[("failed", f"`{name}`") for name in failed]]
+
+
+def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
+    """The loss and all gradients of one batch, here and in float32 on a CPU."""
+    wanted_loss, wanted = _gradients(bench, torch.device("cpu"), "float32", rows=8)
+    rows = []
+    for precision, limit in (("float32", 2e-3), ("bf16", None)):
+        loss, found = _gradients(bench, bench.device, precision, rows=8)
+        cosines = {name: _cosine(found[name], wanted[name]) for name in wanted}
+        worst = min(cosines, key=cosines.__getitem__)
+        difference = abs(loss / wanted_loss - 1)
+        said = f"loss {difference:.1e} from it, gradients' cosine {cosines[worst]:.5f} at the least ({worst})"
+        if limit is not None:
+            said += "; as it should be" if difference < limit and cosines[worst] > 0.999 else "; **TOO FAR**"
+        rows.append((f"a full-size step in {precision} against a CPU in float32", said))
+    return rows
+
+
+def _gradients(bench: Bench, device: torch.device, precision: str, *, rows: int) -> tuple[float, dict[str, Tensor]]:
+    training = assemble(bench.recipe(precision=precision, clip_norm=1e9), bench.data, device)
+    state = training.state
+    batch = training.stream.batch(Cursor(), rows).rows
+    kept: dict[str, Tensor] = {}
+
+    def keep(scale: float, **_: object) -> None:
+        gradients = {name: parameter.grad for name, parameter in state.model.named_parameters()}
+        kept.update({name: each.float().cpu().flatten() for name, each in gradients.items() if each is not None})
+
+    state.optimizer.step = keep  # type: ignore[method-assign]
+    state.model.train()
+    masked = training.masker(batch)
+    result = training_step(state.model, state.optimizer, batch, masked, learning_rate_scale=1.0, step=1)
+    return result.loss, kept
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(a, b, dim=0, eps=1e-30))
+
+
+def _waits(bench: Bench) -> tuple[str, str]:
+    """Some steps of the loop, compiled, in which whatever waits for the device is an error."""
+    what = "steps of the loop that wait for the device"
+    if bench.dry:
+        return what, "not looked at: a CPU has nothing to wait for"
+    reports = assemble(bench.recipe(compile_blocks="yes"), bench.data, bench.device).reports()
+    for _ in range(8):
+        next(reports)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(8):
+            next(reports)
+    except RuntimeError as error:
+        return what, f"**THERE ARE**: {str(error).splitlines()[0]}"
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return what, "none of 8"
+
+
+def _memory(bench: Bench) -> tuple[str, str]:
+    """A step that is given three fifths of the memory that it would take."""
+    what = "memory that runs out"
+    if bench.dry:
+        return what, "not looked at: a CPU has no limit to set"
+    whole = next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
+    peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
+    try:
+        cut = next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    difference = abs(cut.loss / whole.loss - 1)
+    verdict = "as it should be" if cut.micro_batches > 1 and difference < 2e-3 else "**WRONG**"
+    took = f"{peak / 2**30:.1f} GiB in {whole.micro_batches} part(s)"
+    return what, f"{took}; with 60 % of that {cut.micro_batches} parts, loss {difference:.1e} from it; {verdict}"
+
+
+def profile(bench: Bench) -> list[str]:
+    """Where the time of steps goes."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    training = assemble(bench.recipe(), bench.data, bench.device)
+    reports = training.reports()
+    for _ in range(2 if bench.dry else 10):
+        next(reports)
+    _synchronize(bench)
+    activity = ProfilerActivity.CPU if bench.dry else ProfilerActivity.CUDA
+    steps = 3 if bench.dry else 8
+    with profiled(activities=[activity]) as found:
+        begin = time.perf_counter()
+        for _ in range(steps):
+            next(reports)
+        _synchronize(bench)
+        wall = time.perf_counter() - begin
+    seconds: dict[str, float] = defaultdict(float)
+    name_of_time = "self_cpu_time_total" if bench.dry else "self_device_time_total"
+    for event in found.key_averages():
+        seconds[_kind(event.key)] += getattr(event, name_of_time) / 1e6
+    busy = sum(seconds.values())
+    lines = [f"{steps} steps of {1e3 * wall / steps:,.1f} ms.", "", "| kind | share of the time |", "| --- | --- |"]
+    ranked = sorted(seconds.items(), key=lambda entry: -entry[1])
+    lines += [f"| {kind} | {each / wall:.1%} |" for kind, each in ranked]
+    return [*lines, f"| nothing to do | {max(0.0, 1 - busy / wall):.1%} |"]
+
+
+def _kind(kernel: str) -> str:
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, kernel, re.IGNORECASE)), "the rest")
+
+
+def bench_peers(bench: Bench) -> list[str]:
+    """`train.py` on the text and on its short lines; it writes tables of its own."""
+    short = bench.out / "short.txt"
+    words = bench.text.read_text(encoding="utf-8").split()
+    short.write_text("\n".join(" ".join(words[n : n + 20]) for n in range(0, len(words), 20)), encoding="utf-8")
+    runs = [
+        (bench.text, "training-gpu", "muon", "ours,bert-bf16,modernbert-bf16"),
+        (bench.text, "training-gpu-adamw", "adamw", "ours,modernbert-bf16"),
+        (short, "training-gpu-short", "muon", "ours,modernbert-bf16"),
+    ]
+    full = "--sizes 12x768 --lengths 512 --device cuda --compiled yes --vocab-size 32000 --rounds 2"
+    small = "--sizes 2x64 --lengths 64 --batch-tokens 512 --vocab-size 500 --rounds 1"
+    options = (small if bench.dry else full).split()
+    for text, name, optimizer, systems in runs[2:] if bench.dry else runs:
+        command = [sys.executable, str(ROOT / "benchmarks" / "train.py"), str(text), *options]
+        command += ["--optimizer", optimizer, "--systems", systems, "--table", str(bench.page), "--name", name]
+        subprocess.run(command, check=True)
+    return []
+
+
+def train_killed(bench: Bench) -> list[str]:
+    """`unmask pretrain` for some minutes, killed in the middle, and resumed."""
+    run = bench.out / "run"
+    minutes = 0.4 if bench.dry else 3.0
+    size = ["--set", "model.num_layers=2", "--set", "model.hidden_size=64", "--set", "model.num_heads=1"]
+    every = ["--set", "checkpoint.every_steps=20"]
+    command = [sys.executable, "-m", "unmask", "pretrain"]
+    more = [str(bench.out / "data"), "--minutes", str(minutes), *every, *(size if bench.dry else ["--recipe", "mini"])]
+    assert bench.data.manifest.train.tokens, "the text is prepared"
+    began = subprocess.Popen([*command, *more, "--out", str(run), "--overwrite", "--quiet"], cwd=ROOT)
+    deadline = time.monotonic() + 60.0 * minutes / 2 + 120.0
+    while not any((run / "checkpoints").glob("step-*/state.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(60.0 * minutes / 4)
+    began.send_signal(signal.SIGKILL)
+    began.wait()
+    kept = sorted(path.parent.name for path in (run / "checkpoints").glob("step-*/state.json"))
+    subprocess.run(
+        [*command, "--out", str(run), "--resume", "--quiet"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return [
+        "| device | killed behind | steps in all | tokens a second | held-out loss | accuracy |",
+        "| --- | --- | --- | --- | --- | --- |",
+        f"| {summary['device']} | {kept[-1] if kept else 'nothing kept'} | {summary['steps']:,} "
+        f"| {summary['tokens_per_second']:,.0f} | {summary['validation_loss']:.3f} "
+        f"| {summary['validation_accuracy']:.1%} |",
+    ]

@@ -60,7 +60,7 @@ def test_a_case_that_fails_is_found(tmp_path: Path) -> None:
 
     from unmask.errors import CorpusError as fuzz_error
 
-    fuzz.signal.signal(fuzz.signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError("too long")))
+    fuzz.signal.signal(fuzz.signal.SIGPROF, lambda *_: (_ for _ in ()).throw(TimeoutError("too long")))
     assert outcome(lambda *_: 1)["outcome"] == "read"
     assert outcome(refuse)["outcome"] == "refused"
     assert "KeyError: 'oops'" in outcome(crash)["said"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -179,7 +180,7 @@ def _waits(bench: Bench) -> tuple[str, str]:
     if bench.dry:
         return what, "not looked at: a CPU has nothing to wait for"
     reports = assemble(bench.recipe(compile_blocks="yes"), bench.data, bench.device).reports()
-    for _ in range(8):
+    for _ in range(24):  # in which whatever is compiled is met
         next(reports)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -197,8 +198,12 @@ def _memory(bench: Bench) -> tuple[str, str]:
     what = "memory that runs out"
     if bench.dry:
         return what, "not looked at: a CPU has no limit to set"
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     whole = next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
     peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
     try:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from unmask.compiled import compiled, inlined
 from unmask.hashing import TAIL
-from unmask.masking.row_loops import drawn
 
 _LOOK_BACK = 32  # candidates that a fragment is compared with, so that windows of one document take no longer
 _NONE = -1
@@ -27,7 +26,7 @@ class Fragments(NamedTuple):
         source: [F]: places of their first tokens.
         length: [F].
         document: [F].
-        bits: [F]: 64 random bits of each.
+        draw: [F]: a random number of each, in [0, 2**32).
         only: [F]: the one place where it may be cut; -1: where words begin in its middle half.
         starts: [N]: whether words begin.
     """
@@ -35,7 +34,7 @@ class Fragments(NamedTuple):
     source: Ints
     length: Ints
     document: Ints
-    bits: Ints
+    draw: Ints
     only: Ints
     starts: NDArray[np.uint8]
 
@@ -85,12 +84,12 @@ def _common_tail(fragments: Fragments, one: int, other: int) -> bool:
 
 @compiled
 def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
-    """One of the lengths that the second halves of both may have, by the bits of the first."""
+    """One of the lengths that the second halves of both may have, by the draw of the first."""
     most = min(fragments.length[one], fragments.length[other])
     count = 0
     for tail in range(1, most):
         count += _allow(fragments, one, other, tail)
-    left = drawn(fragments.bits[one], TAIL) * count >> TAIL.size
+    left = fragments.draw[one] * count >> TAIL.size
     for tail in range(1, most):
         if _allow(fragments, one, other, tail):
             if left == 0:

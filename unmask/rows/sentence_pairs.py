@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import DataError
-from unmask.hashing import IS_WRONG, mix
+from unmask.hashing import IS_WRONG, TAIL, mix
 from unmask.rows.packing import PackedRows
 from unmask.rows.pair_loops import Fragments, only_cuts, tails_and_partners
 from unmask.shards.store import GatheredPieces, TokenStore
@@ -81,7 +81,7 @@ def make_pairs(
         source=source,
         length=rows.length,
         document=document_of_piece[rows.piece],
-        bits=bits,
+        draw=TAIL.of(bits),
         only=only_cuts(source, rows.length, texts.word_starts),
         starts=texts.word_starts,
     )

@@ -241,11 +241,11 @@ class RowStream:
 
     def _made(self, place: Cursor, last: Window | None) -> Window:
         """A window's rows; packed several times, where their length was changed within the window."""
+        pieces = self._windows(place.epoch)[place.window]
         if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):
             texts = last.texts
         else:
-            texts = self.store.gather(self._windows(place.epoch)[place.window])
-        pieces = self._windows(place.epoch)[place.window]
+            texts = self.store.gather(pieces)
         left = pieces, np.zeros_like(pieces), self.store.lengths[pieces]
         rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
         for begin, length in place.lengths:

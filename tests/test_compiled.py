@@ -42,3 +42,16 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
     assert len(kept[0]) == 1, "the first process compiled"
     assert kept[0] == kept[1], "and the second did not"
     assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_threads_do_not_count_for_long_while_they_wait(given: dict[str, str], expected: str) -> None:
+    """Unless somebody has said how they wait. It must be there before torch is."""
+    code = "import unmask, os, sys; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    ).stdout
+    assert told.split() == ["False", expected]

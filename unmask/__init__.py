@@ -6,7 +6,14 @@ Public names are loaded when they are first used, so that importing the package 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Threads of OpenMP that have nothing to do count before they sleep, to 300,000 where nobody says less, and keep a
+    # core meanwhile: torch's from those of the compiled loops, which are others, and both from whoever else works on
+    # the machine. It is read when torch and numba are loaded. Measured: docs/scaling.md.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from unmask.comparing.verdicts import Comparison, Search, compare, tune

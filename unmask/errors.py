@@ -135,5 +135,9 @@ class DivergedError(UnmaskError):
     """Training produced a loss that is not a finite number."""
 
 
+class EndedElsewhereError(UnmaskError):
+    """Another of several processes has found what is wrong, and says it. This one only ends."""
+
+
 class MemoryFullError(UnmaskError):
     """Not even the smallest part of a training step fits into memory."""

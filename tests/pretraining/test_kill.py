@@ -93,6 +93,43 @@ def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path, signum: in
     assert 20 <= step < 200
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def start_two(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """By torchrun, which starts them anew once."""
+    return subprocess.Popen(
+        [*TORCHRUN, "--max-restarts", "1", "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
+    """The command of the pages; the second process is killed."""
+    whole = start_two(data_folder, tmp_path / "whole", "--json")
+    output, errors = whole.communicate(timeout=PATIENCE)
+    assert whole.returncode == 0, errors
+    assert json.loads(output)["steps"] == 200, "one process prints the result"
+    killed = start_two(data_folder, tmp_path / "killed", "--resume")
+    wait_for_step(tmp_path / "killed", 30, killed)
+    os.kill(second_of(killed), signal.SIGKILL)
+    _, errors = killed.communicate(timeout=PATIENCE)
+    assert killed.returncode == 0, errors
+    assert "going on from step" in errors
+    assert "process 0 of 2 (counted from 0) ends" in errors
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")
+
+
+def second_of(torchrun: subprocess.Popen[str]) -> int:
+    """The process with the rank 1."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    (found,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    return found
+
+
 def test_a_damaged_metrics_line_does_not_stop_a_resume(data_folder: Path, tmp_path: Path, main: Main) -> None:
     process = start(data_folder, tmp_path)
     wait_for_step(tmp_path, 20, process)

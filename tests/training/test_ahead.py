@@ -59,7 +59,7 @@ def in_time(stream: RowStream, masker: Masker) -> Batches:
     return Batches(stream, masker, pad_id=PAD, by_clock=False)
 
 
-def behind(request: BatchRequest, batch: MaskedBatch) -> BatchRequest | None:
+def behind(request: BatchRequest, batch: MaskedBatch, seconds: float = 0.0) -> BatchRequest | None:
     """Five batches, each at a progress of its own."""
     step = request.step + 1
     return None if step == 5 else BatchRequest(batch.cursor, 8, 32, step / 10, step, request.tokens + batch.num_tokens)
@@ -102,7 +102,7 @@ def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, w
     assert not expected.serves(wanted, by_clock=False)
     assert expected.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
 
-    def following(request: BatchRequest, batch: MaskedBatch) -> BatchRequest:
+    def following(request: BatchRequest, batch: MaskedBatch, seconds: float) -> BatchRequest:
         return expected if request.length == 8 else replace(request, cursor=batch.cursor)
 
     with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=following) as batches:
@@ -115,7 +115,7 @@ def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, w
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
     bad = BatchRequest(Cursor(), 8, 32, 2.0)
-    following = lambda request, batch: bad  # noqa: E731
+    following = lambda request, batch, seconds: bad  # noqa: E731
     with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=2, following=following) as batches:
         batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
         with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):

@@ -28,6 +28,7 @@ from unmask.rows.stream import Cursor, RowStream
 from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training import step as step_module
+from unmask.training.group import ALONE
 from unmask.training.hardware import choose_device, choose_dtype, sums_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import train
 from unmask.training.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
@@ -61,9 +62,17 @@ class Sent:
 class NoUpdate:
     """An optimizer that clips and forgets."""
 
+    group = ALONE
+
     def __init__(self, model: MaskedLM) -> None:
         self.model = model
         self.trained: set[str] = set()
+
+    def computing(self, kind_of: Callable[[Exception], int], *, patient: bool = False) -> nullcontext[None]:
+        return nullcontext()
+
+    def begin_last_part(self) -> None:
+        pass
 
     def clip(self) -> Tensor:
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)

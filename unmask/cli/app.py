@@ -25,7 +25,7 @@ from unmask.cli.score import score
 from unmask.cli.streams import StandardStreams
 from unmask.cli.verbosity import escape_logs, with_verbosity
 from unmask.cli.verify import verify
-from unmask.errors import UnmaskError, on_command_line, printable
+from unmask.errors import EndedElsewhereError, UnmaskError, on_command_line, printable
 
 STOPPED = 130  # by Ctrl-C, where nothing is kept of what was begun
 
@@ -81,6 +81,8 @@ def _run(streams: StandardStreams) -> tuple[int, str]:
     try:
         streams.check()
         code = app(args=None if sys.argv[1:] else ["--help"], prog_name="unmask", standalone_mode=False) or 0
+    except EndedElsewhereError:
+        return 2, ""
     except UnmaskError as error:
         return 2, str(error)
     except OSError as error:

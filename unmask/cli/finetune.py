@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
     from unmask.cli.show import show
     from unmask.finetuning.finetuning import forecast_finetune
     from unmask.pretraining.training_run import Interruption
+    from unmask.training.group import join_group
 
     asked: dict[str, Any] = {
         "task": task,
@@ -63,11 +65,15 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "seed": seed,
         "settings": settings or (),
     }
+    group = join_group()
+    shown = ConsoleReporter() if group.is_first else nullcontext()
     if dry_run:
-        with ConsoleReporter() as reporter:
+        with shown as reporter:
             forecast = forecast_finetune(model, **asked, reporter=reporter)
-        show(forecast, as_json=as_json)
+        if group.is_first:
+            show(forecast, as_json=as_json)
         return
-    with Interruption(), ConsoleReporter() as reporter:
+    with Interruption(), shown as reporter:
         found = unmask.finetune(model, out=out, resume=resume, overwrite=overwrite, **asked, reporter=reporter)
-    show(found, as_json=as_json)
+    if group.is_first:
+        show(found, as_json=as_json)

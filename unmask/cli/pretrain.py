@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,9 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     from unmask.cli.show import show
     from unmask.pretraining.pretraining import pretrain as run_pretraining
     from unmask.pretraining.run_folder import RunRequest
+    from unmask.training.group import alike, join_group
 
+    group = join_group()
     request = RunRequest(
         recipe=recipe,
         minutes=minutes,
@@ -84,10 +87,13 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     if dry_run:
         from unmask.pretraining.dry_run import forecast_run
 
-        show(forecast_run(paths or None, request.load()), as_json=as_json)
+        forecast = forecast_run(paths or None, alike(group, request.load), group)
+        if group.is_first:
+            show(forecast, as_json=as_json)
         return
-    with ConsoleReporter() as reporter:
+    with ConsoleReporter() if group.is_first else nullcontext() as reporter:
         run = run_pretraining(
             paths or None, out=out, **vars(request), resume=resume, overwrite=overwrite, reporter=reporter
         )
-    show(run, as_json=as_json)
+    if group.is_first:
+        show(run, as_json=as_json)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.files import typed
 from unmask.finetuning.fitting import begin_training
-from unmask.finetuning.result_folder import ResultFolder
+from unmask.finetuning.result_folder import FinishedRun, ResultFolder
 from unmask.finetuning.seeds import Runs, load_pretrained, pooling_for
 from unmask.finetuning.task_files import chosen_settings, examples_given, needs_packages, read_files
 from unmask.folders.card_head import Origin, base_models
@@ -20,7 +21,7 @@ from unmask.folders.checksums import files_checked
 from unmask.folders.model_folder import find_model
 from unmask.hub import lasting_name
 from unmask.pretraining.dry_run import fact_lines, memory_fact
-from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_reporter
 from unmask.progress import duration
 from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.overrides import Overrides
@@ -31,6 +32,7 @@ from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
 from unmask.text.given import Texts
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.training.group import Group, alike, by_first, join_group
 from unmask.training.hardware import peak_memory
 from unmask.training.loop import step_cost
 
@@ -47,7 +49,8 @@ class FinetuneForecast(Result):
         learning_rate, num_parameters, seeds: Of the training.
         steps: Of a seed, where it does not end early.
         seconds: Of all seeds, likewise.
-        memory_bytes: The most that the process held; None where the system does not say.
+        memory_bytes: The most that a process held; None where the system does not say.
+        processes: That train together.
         device: `cpu` or `cuda`.
     """
 
@@ -68,7 +71,7 @@ class FinetuneForecast(Result):
                     f"at most {self.steps:,} steps{several} at a learning rate of {self.learning_rate:.2g}, "
                     f"{duration(self.seconds)} in all on {self.device}",
                 ),
-                memory_fact(self.memory_bytes),
+                memory_fact(self.memory_bytes, self.processes),
             ]
         )
 
@@ -103,6 +106,7 @@ def forecast(runs: Runs) -> FinetuneForecast:
             "steps": steps,
             "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
             "memory_bytes": peak_memory(model.encoder.device),
+            "processes": plan.group.share.of,
             "device": str(model.encoder.device),
         }
     )
@@ -195,33 +199,47 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
     """
-    reporter = reporter or usual_reporter()
-    chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
-    source = find_model(model)
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
     folder = ResultFolder(Path(out))
-    with examples_given(train, validation, test) as given:
-        inputs = [each.path for each in given.values()]
-        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*inputs, source])
-        if resume and folder.claimed.is_claimed:
-            chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
-        runs = _opened(source, task, given, chosen, reporter)
-        sha256 = {name: each.sha256 for name, each in given.items()}
-    name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
-    content = {
-        "model": name,
-        "task": task,
-        **{name: str(each.path) for name, each in given.items()},
-        "sha256": sha256 | {"model": model_sha256},
-        "finetune": chosen.model_dump(),
-    }
-    origin = Origin(name, model_sha256, base_models(name, source))
-    with folder.claimed.held():
-        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
-        finished = folder.go_on(content) if resume and folder.claimed.is_claimed else folder.begin(content)
+
+    def opened() -> tuple[Runs, dict[str, Any], Origin]:
+        """What is trained, what it is about, and where the encoder comes from."""
+        chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
+        source = find_model(model)
+        with examples_given(train, validation, test) as given:
+            inputs = [each.path for each in given.values()]
+            folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*inputs, source])
+            if resume and folder.claimed.is_claimed:
+                chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
+            runs = _opened(source, task, given, chosen, reporter, group)
+            sha256 = {name: each.sha256 for name, each in given.items()}
+        name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
+        content = {
+            "model": name,
+            "task": task,
+            **{name: str(each.path) for name, each in given.items()},
+            "sha256": sha256 | {"model": model_sha256},
+            "finetune": chosen.model_dump(),
+        }
+        return runs, content, Origin(name, model_sha256, base_models(name, source))
+
+    runs, content, origin = alike(group, opened)
+    with ExitStack() as held:
+
+        def begun() -> list[dict[str, Any]]:
+            """The runs that are over."""
+            held.enter_context(folder.claimed.held())
+            folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+            goes_on = resume and folder.claimed.is_claimed
+            return [asdict(run) for run in (folder.go_on(content) if goes_on else folder.begin(content))]
+
+        finished = [FinishedRun(**run) for run in by_first(group, begun)]
         try:
             return FineTuned(folder.root, runs.run(folder, finished, origin))
         except UnmaskError:
-            folder.discard()
+            if group.is_first:
+                folder.discard()
             raise
 
 
@@ -245,14 +263,24 @@ def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
     Raises:
         UnmaskError: As `finetune`.
     """
-    chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
-    with examples_given(train, validation, test) as given:
-        runs = _opened(find_model(model), task, given, chosen, reporter or usual_reporter())
-    return forecast(runs)
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+
+    def opened() -> Runs:
+        chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
+        with examples_given(train, validation, test) as given:
+            return _opened(find_model(model), task, given, chosen, reporter, group)
+
+    return forecast(alike(group, opened))
 
 
 def _opened(
-    source: Path, task: str, given: Mapping[str, ExampleFiles], settings: FinetuneSettings, reporter: Reporter
+    source: Path,
+    task: str,
+    given: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    reporter: Reporter,
+    group: Group,
 ) -> Runs:
     """Model and files, read and found to fit each other."""
     kind = task_named(task)
@@ -267,7 +295,7 @@ def _opened(
                 f"{name}: {', '.join(file.name for file in each.files[:3])} ({len(each.files)}) of {each.path}"
             )
     files, learned = read_files(kind, given, settings, reporter.note, pooling=pooling)
-    return Runs(pretrained, tokenizer, files, learned, settings, reporter)
+    return Runs(pretrained, tokenizer, files, learned, settings, reporter, group)
 
 
 def _number(value: float | None) -> str:

@@ -12,12 +12,13 @@ from torch import Tensor
 from unmask.folders.task_folder import TaskNetwork
 from unmask.hashing import permutation
 from unmask.network.encoder import MaskedLM
-from unmask.rows.stream import Cursor, RowBatch
+from unmask.rows.stream import WHOLE, Cursor, RowBatch, Share
 from unmask.tasks.examples import ROW, Example, pack_examples
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tasks.task_model import outputs_of
 from unmask.training.checkpoints import TrainableState
+from unmask.training.group import ALONE, Group, by_first
 from unmask.training.hardware import choose_dtype
 from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, train
@@ -131,8 +132,8 @@ class ExampleStream:
         self._seed = seed
         self._alone = alone
 
-    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> RowBatch:
-        """The batch at a place, and the place after it.
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
+        """The batch at a place, or a share of it, and the place after it.
 
         Rows and their length are what the examples need, whatever is asked for; special tokens count as tokens here.
         """
@@ -142,7 +143,8 @@ class ExampleStream:
         packed = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)
         is_last = cursor.window + 1 == self.batches
         after = Cursor(cursor.epoch + 1) if is_last else Cursor(cursor.epoch, cursor.window + 1)
-        return RowBatch(packed.rows, cursor.epoch, sum(map(len, examples)), after)
+        own = share.part(packed.rows.shape[0])
+        return RowBatch(packed.rows.part(own.start, own.stop), cursor.epoch, sum(map(len, examples)), after)
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,7 @@ class FitPlan:
         weights: Of the losses by class; None: all 1.
         train: Inputs to learn from.
         validation: What it is measured on.
+        group: The processes that train together.
     """
 
     task: Task
@@ -230,6 +233,7 @@ class FitPlan:
     weights: Sequence[float] | None
     train: Sequence[Example]
     validation: HeldOutData
+    group: Group = ALONE
 
 
 def fit(
@@ -268,7 +272,8 @@ def fit(
             step=report.step,
             epoch=report.step / batches,
             loss=math.fsum(each.loss for each in reports) / len(reports),
-            metrics=evaluate(model, plan.task, plan.validation)[0],
+            # The first one's, for all: by them all end alike.
+            metrics=by_first(plan.group, lambda: evaluate(model, plan.task, plan.validation)[0]),
         )
         model.train()
         reports.clear()
@@ -305,7 +310,8 @@ def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Learning:
     training = _training_settings(plan, model.config.hidden_size, stream.batches, seed)
     dtype = choose_dtype(plan.settings.precision, model.encoder.device)
     model.encoder.compute_dtype = dtype
-    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors_of(model, plan.settings.layer_decay))
+    factors = factors_of(model, plan.settings.layer_decay)
+    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors, group=plan.group)
     state = TrainableState(model, optimizer)
     leading = plan.task.objective(plan.weights)
     return Learning(state, train(state, stream, None, training, leading=leading), stream.batches)

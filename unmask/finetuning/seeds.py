@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from unmask.errors import SettingsError
+from unmask.errors import DivergedError, EndedElsewhereError, SettingsError
 from unmask.files import write_atomically, writing
 from unmask.finetuning.fitting import FitPlan, Fitted, HeldOutData, evaluate, fit, rank
 from unmask.finetuning.result_folder import FinishedRun, ResultFolder
@@ -43,6 +43,7 @@ from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Labelled, Metrics, Task
 from unmask.tasks.task_model import open_fine_tuned
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.group import ALONE, Group, by_first
 from unmask.training.hardware import choose_device
 
 Pretrained = MaskedLM | TransformersPretrained
@@ -118,6 +119,7 @@ class Runs:
         task: What the model will do.
         settings: As given.
         reporter: Told of the progress.
+        group: The processes that train together; the first writes into the folder.
 
     Raises:
         UnmaskError: Texts do not fit the model, or settings not the task.
@@ -131,6 +133,7 @@ class Runs:
         task: Task,
         settings: FinetuneSettings,
         reporter: Reporter,
+        group: Group = ALONE,
     ) -> None:
         self.pretrained, self.tokenizer, self.task, self.files = pretrained, tokenizer, task, files
         self.settings, self.reporter = settings, reporter
@@ -144,6 +147,7 @@ class Runs:
             weights=class_weights(files.train, task, settings.class_weights),
             train=self._encoded("train", files.train, learning, with_targets=True).examples,
             validation=self._held_out("validation", files.validation),
+            group=group,
         )
         self.test = None if files.test is None else self._held_out("test", files.test)
 
@@ -157,24 +161,29 @@ class Runs:
             origin: What the encoder is, for the card.
         """
         self._announce()
-        runs = list(finished)
+        runs, group = list(finished), self.plan.group
         if runs:
             self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
         for number in range(len(runs), self.settings.seeds):
             seed = self.settings.seed + number
             self._begin(seed, number + 1)
             fitted = self._fit(seed)
-            figures, history = self._figures(fitted), [{"seed": seed, **vars(each)} for each in fitted.history]
-            is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
-            if is_best:
-                place = folder.waiting(number + 1)
-                save_network(fitted.model, self.task.task_head, place)
-                # so that transformers gives the model the token types that it was trained with
-                self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
-                write_checksums(place)
-            runs.append(FinishedRun(figures, history, is_best))
-            folder.keep(runs)
-        return self._finish(folder, runs, origin)
+            by_first(group, lambda: self._keep(fitted, folder, runs))  # noqa: B023  (called at once)
+        return by_first(group, lambda: self._finish(folder, runs, origin))
+
+    def _keep(self, fitted: Fitted, folder: ResultFolder, runs: list[FinishedRun]) -> None:
+        """Writes down what a seed has come to, and its model where it is better than those before it."""
+        figures = self._figures(fitted)
+        history = [{"seed": fitted.seed, **vars(each)} for each in fitted.history]
+        is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
+        if is_best:
+            place = folder.waiting(len(runs) + 1)
+            save_network(fitted.model, self.task.task_head, place)
+            # so that transformers gives the model the token types that it was trained with
+            self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
+            write_checksums(place)
+        runs.append(FinishedRun(figures, history, is_best))
+        folder.keep(runs)
 
     def new_model(self, seed: int) -> TaskNetwork:
         """What a run begins with, on its device.
@@ -197,13 +206,18 @@ class Runs:
         return rank(figures["metrics"], self.plan.metric)
 
     def _fit(self, seed: int) -> Fitted:
-        fitted = fit(
-            self.new_model(seed),
-            self.plan,
-            seed=seed,
-            on_step=self.reporter.step,
-            on_evaluation=lambda evaluated: self.reporter.note(f"  {evaluated.in_words()}"),
-        )
+        try:
+            fitted = fit(
+                self.new_model(seed),
+                self.plan,
+                seed=seed,
+                on_step=self.reporter.step,
+                on_evaluation=lambda evaluated: self.reporter.note(f"  {evaluated.in_words()}"),
+            )
+        except DivergedError as error:
+            if self.plan.group.is_first:
+                raise
+            raise EndedElsewhereError("the first process says so") from error
         self.plan.task.finish(fitted.model)
         fitted.model.encoder.compute_dtype = torch.float32  # what is reported is what the saved model does elsewhere
         return fitted

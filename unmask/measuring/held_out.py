@@ -36,6 +36,7 @@ from unmask.rows.stream import LABEL, Cursor, RowStream
 from unmask.runner import evaluating, hidden_states
 from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.group import ALONE, Group
 from unmask.training.objectives import Objective
 
 
@@ -170,9 +171,15 @@ class HeldOutSet:
         labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
         return torch.cat(labels).numpy()
 
-    def evaluate(self, model: MaskedLM) -> HeldOut:
-        """Evaluates a model, which is in evaluation mode meanwhile."""
-        losses_N, ranks_N = self._answers(model)
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+        """Evaluates a model, which is in evaluation mode meanwhile.
+
+        Args:
+            model: The same in all processes.
+            group: The processes, each of which takes a share of the rows; the result is the same in all, and that of
+                one.
+        """
+        losses_N, ranks_N = self._answers(model, group)
         losses_G, right_G, bytes_G, tokens_G = (
             np.bincount(self._document_N, weights=weights)
             for weights in (losses_N, ranks_N == 0, self.token_bytes.numpy()[self.targets()], None)
@@ -191,16 +198,16 @@ class HeldOutSet:
             unit=self.unit,
         )
 
-    def _answers(self, model: MaskedLM) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _answers(self, model: MaskedLM, group: Group) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Losses and ranks of all targets. The rows are there already, so nothing is packed anew."""
-        found = []
+        found = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
         with evaluating(model):
-            for rows, masked in self.batches:
+            for rows, masked in self.batches[group.share.part(len(self.batches))]:
                 positions_N = predicted_positions(masked.labels)
                 hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
                 found.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
-        losses, ranks = zip(*found, strict=True)
-        return np.concatenate(losses), np.concatenate(ranks)
+        losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
+        return group.joined(losses_N, patient=True).numpy(), group.joined(ranks_N, patient=True).numpy()
 
 
 def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:

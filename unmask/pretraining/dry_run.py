@@ -11,7 +11,9 @@ import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.text.spans import written_fields
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.trainers import default_vocab_size
+from unmask.training.group import ALONE, Group, alike, by_first
 from unmask.training.hardware import peak_memory
 from unmask.training.loop import step_cost, train
 
@@ -99,7 +102,8 @@ class RunForecast(Result):
         vocab_size, num_parameters: Of the model.
         steps, seconds, tokens_seen, epochs, tokens_per_second: Of the training.
         prepare_seconds: Of the preparation.
-        memory_bytes: The most that the process held; None where the system does not say.
+        memory_bytes: The most that a process held; None where the system does not say.
+        processes: That train together.
         disk_bytes: At most.
         device: `cpu` or `cuda`.
         start: Lines on the checkpoint that it begins with.
@@ -121,7 +125,7 @@ class RunForecast(Result):
                     f"{self.tokens_per_second:,.0f} tokens a second on {self.device}",
                 ),
                 ("", f"{self.tokens_seen:,} tokens seen, {self.epochs:.1f} times the text"),
-                memory_fact(self.memory_bytes),
+                memory_fact(self.memory_bytes, self.processes),
                 ("disk", f"{self.disk_bytes / 2**30:.2f} GiB at most, data and checkpoints"),
             ]
         )
@@ -137,11 +141,12 @@ def fact_lines(facts: Iterable[tuple[str, str]]) -> Iterator[Shown]:
     yield Styled("nothing was written (--dry-run)", "dim")
 
 
-def memory_fact(num_bytes: int | None) -> tuple[str, str]:
-    """What memory the first steps took; None where the system does not say."""
+def memory_fact(num_bytes: int | None, processes: int = 1) -> tuple[str, str]:
+    """What memory the first steps took in each of some processes; None where the system does not say."""
     if num_bytes is None:
         return "memory", "not known: this system does not say what a process takes"
-    return "memory", f"{num_bytes / 2**30:.1f} GiB, measured in the first steps"
+    each = f" in each of {processes} processes" if processes > 1 else ""
+    return "memory", f"{num_bytes / 2**30:.1f} GiB{each}, measured in the first steps"
 
 
 def _text_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -246,51 +251,79 @@ def _row(piece: TextPiece) -> dict[str, Any]:
     return {"text": piece.text, **({"label": piece.label} if piece.label else {}), **written_fields(piece.spans or {})}
 
 
-def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe) -> RunForecast:
+def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Group = ALONE) -> RunForecast:
     """What `pretrain` would do with these files and this recipe.
+
+    Args:
+        paths: As for `pretrain`.
+        recipe: Of the run.
+        group: The processes that would train together, on one machine.
 
     Raises:
         UnmaskError: As the real run.
     """
     sources = list(paths or [packaged_corpus()])
-    with tempfile.TemporaryDirectory(prefix="unmask-") as name:
-        scratch = Path(name)
-        tokenizer, notes = tokenizer_and_notes(sources, recipe, scratch / "run" / "start", sample_bytes=SAMPLE_BYTES)
-        if is_prepared(sources):
-            data = open_prepared(Path(sources[0]))
-            m = data.manifest
-            check_preparation(data.root, m, recipe)
-            check_annotations(recipe, m)
-            check_labels(recipe, m)
-            text = TextForecast(
-                m.documents,
-                m.bytes,
-                m.tokens,
-                complete=True,
-                vocab_size=m.vocab_size,
-                seconds=0.0,
-                plan=m.plan,
-                skipped=m.skipped,
-            )
-        else:
-            check_annotations(recipe, None)
-            check_labels(recipe, None)
-            text = forecast_text(sources, recipe.corpus, tokenizer, scratch, recipe.annotation)
-            data = open_prepared(scratch / "data")
-        if recipe.start is not None:
-            check_tokenizer(data.root, data.manifest, scratch / "run" / "start", recipe.start.checkpoint)
+    with ExitStack() as held:
+        said = by_first(group, lambda: _sample(sources, recipe, held))
+        scratch, text = Path(said["scratch"]), TextForecast(**said["text"])
+        data = alike(group, lambda: open_prepared(Path(sources[0]) if is_prepared(sources) else scratch / "data"))
         by_clock = recipe.training.minutes is not None
-        return RunForecast({**_measured(data, text, recipe, scratch), "start": notes, "by_clock": by_clock})
+        measured = _measured(data, text, recipe, scratch, group)
+        return RunForecast({**measured, "start": said["notes"], "by_clock": by_clock})
 
 
-def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path) -> dict[str, Any]:
+def _sample(sources: Sequence[str | Path], recipe: Recipe, held: ExitStack) -> dict[str, Any]:
+    """Reads the text, and prepares a sample of it, or takes what is prepared.
+
+    Args:
+        sources: Of the text.
+        recipe: Of the run.
+        held: Keeps what is written.
+
+    Returns:
+        `scratch`: a temporary folder with `run/start` and `data`; `text`: the fields of a `TextForecast`; `notes`: on
+        where the run would start.
+    """
+    scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
+    tokenizer, notes = tokenizer_and_notes(sources, recipe, scratch / "run" / "start", sample_bytes=SAMPLE_BYTES)
+    if is_prepared(sources):
+        root = Path(sources[0])
+        m = open_prepared(root).manifest
+        check_preparation(root, m, recipe)
+        check_annotations(recipe, m)
+        check_labels(recipe, m)
+        text = TextForecast(
+            m.documents,
+            m.bytes,
+            m.tokens,
+            complete=True,
+            vocab_size=m.vocab_size,
+            seconds=0.0,
+            plan=m.plan,
+            skipped=m.skipped,
+        )
+    else:
+        root = scratch / "data"
+        check_annotations(recipe, None)
+        check_labels(recipe, None)
+        text = forecast_text(sources, recipe.corpus, tokenizer, scratch, recipe.annotation)
+        m = open_prepared(root).manifest
+    if recipe.start is not None:
+        check_tokenizer(root, m, scratch / "run" / "start", recipe.start.checkpoint)
+    return {"scratch": str(scratch), "text": text.to_dict(), "notes": notes}
+
+
+def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path, group: Group) -> dict[str, Any]:
     training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
-    made = TrainingRun(RunFolder(scratch / "run"), recipe, data, LogReporter(), Interruption())
+    folder = RunFolder(scratch / "run")
+    made = alike(group, partial(TrainingRun, folder, recipe, data, LogReporter(), Interruption(), group))
     steps_made = train(made.state, made.stream, made.masker, training, objectives=made.objectives)
     step_seconds, step_tokens = step_cost(steps_made, NUM_STEPS, within=STEPS_SECONDS)
     steps = _steps(recipe, step_seconds, step_tokens)
     model = made.state.model
-    states = sum(tensor.nbytes for tensor in made.state.optimizer.state().values())
+    own_states = sum(tensor.nbytes for tensor in made.state.optimizer.state().values())
+    found = group.told([own_states, peak_memory(made.device) or 0], patient=True)
+    states, memory = sum(int(said) for said, _ in found), max(int(said) for _, said in found)
     weights = sum(parameter.nbytes for parameter in model.parameters())
     result = {
         "documents": text.documents,
@@ -307,7 +340,8 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
         "tokens_per_second": step_tokens / step_seconds,
         "prepare_seconds": text.seconds,
-        "memory_bytes": peak_memory(made.device),
+        "memory_bytes": memory or None,
+        "processes": group.share.of,
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
         "device": made.device.type,
     }

@@ -23,9 +23,10 @@ from unmask.pretraining.run_folder import (
     RunRequest,
     claim_recipe,
     claim_sources,
+    kept_recipe,
     masks_by_tokens,
 )
-from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_reporter
 from unmask.pretraining.training_run import Interruption, TrainingRun
 from unmask.progress import duration
 from unmask.recipe.architecture import find_checkpoint
@@ -38,6 +39,7 @@ from unmask.text.given import InMemory, Named, Texts, told_apart
 from unmask.text.pipes import is_stream
 from unmask.text.sources import find_sources
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.training.group import Group, by_first, first_before_others, join_group
 from unmask.using.loaded_model import Model, load
 
 
@@ -170,50 +172,96 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         extend_vocab=extend_vocab,
         old_data=_old_paths(old_data),
     )
-    reporter = reporter or usual_reporter()
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    folder = RunFolder(Path(out))
     with Interruption() as interruption, ExitStack() as held:
-        folder = RunFolder(Path(out))
-        goes_on = resume and folder.holds_run
-        wanted = None if goes_on and request.is_empty else request.load()
-        card = request.card() if wanted is None else wanted.card
-        inputs = _check_before(sources_given, tokenizer, wanted)
-        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-        held.enter_context(folder.claimed.held())
-        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
-        goes_on = resume and folder.holds_run
-        if overwrite:
-            folder.clear()
-        begins = not folder.holds_run
-        if resume and begins:
-            reporter.note(f"there is no run in {folder.root} yet: a new one begins")
-        sources = claim_sources(folder, sources_given, reporter.notify)
-        if not begins and any(isinstance(name, InMemory) for name in sources_given or ()):
-            reporter.note("the run goes on with the texts that it began with; those that are given now are not read")
-        if goes_on and masks_by_tokens(folder):
-            reporter.note(
-                "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it"
-            )
-        named = any(setting.startswith("masking.budget") for setting in request.settings)
-        resolved = claim_recipe(folder, wanted, card=card, names_budget=named)
-        if goes_on and folder.summary.is_file():
-            if change_card(folder.model, card):
-                reporter.note(f"{folder.model / CARD} was changed as asked for")
-            reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+        begun = by_first(
+            group, lambda: _begin(folder, sources_given, request, held, reporter, resume=resume, overwrite=overwrite)
+        )
+        if begun is None:
             return _finished(folder)
+        resolved = kept_recipe(folder)
         try:
-            if resolved.start is None:
-                data = obtain_data(sources, folder.data, resolved, reporter)
-            else:
-                data = data_from_checkpoint(sources, folder, resolved, reporter)
-            training = TrainingRun(folder, resolved, data, reporter, interruption)
+            training = first_before_others(
+                group,
+                lambda: _training(folder, begun["sources"], resolved, reporter, interruption, group),
+            )
         except UnmaskError:
-            if begins:  # no run was made, and the next try shall not be told that one is there
+            if begun["is_new"] and group.is_first:  # no run was made: the next try shall not be told that one is there
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
                 folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
         reporter.begin()
         summary = training.run()
     return Run(folder.root, summary)
+
+
+def _begin(
+    folder: RunFolder,
+    given: Sequence[Named] | None,
+    request: RunRequest,
+    held: ExitStack,
+    reporter: Reporter,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> dict[str, Any] | None:
+    """Claims the folder, as it was asked for, and writes into it what the run is about.
+
+    Args:
+        folder: Of the run.
+        given: The text.
+        request: What is asked for.
+        held: Keeps the folder from other runs.
+        reporter: Told of what is done.
+        resume, overwrite: As for `pretrain`.
+
+    Returns:
+        `sources`: those of the run; `is_new`: whether it begins. None: it is finished.
+    """
+    goes_on = resume and folder.holds_run
+    wanted = None if goes_on and request.is_empty else request.load()
+    card = request.card() if wanted is None else wanted.card
+    inputs = _check_before(given, request.tokenizer, wanted)
+    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+    held.enter_context(folder.claimed.held())
+    folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+    goes_on = resume and folder.holds_run
+    if overwrite:
+        folder.clear()
+    begins = not folder.holds_run
+    if resume and begins:
+        reporter.note(f"there is no run in {folder.root} yet: a new one begins")
+    sources = claim_sources(folder, given, reporter.notify)
+    if not begins and any(isinstance(name, InMemory) for name in given or ()):
+        reporter.note("the run goes on with the texts that it began with; those that are given now are not read")
+    if goes_on and masks_by_tokens(folder):
+        reporter.note("the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it")
+    named = any(setting.startswith("masking.budget") for setting in request.settings)
+    claim_recipe(folder, wanted, card=card, names_budget=named)
+    if goes_on and folder.summary.is_file():
+        if change_card(folder.model, card):
+            reporter.note(f"{folder.model / CARD} was changed as asked for")
+        reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+        return None
+    return {"sources": sources, "is_new": begins}
+
+
+def _training(
+    folder: RunFolder,
+    sources: Sequence[str],
+    recipe: Recipe,
+    reporter: Reporter,
+    interruption: Interruption,
+    group: Group,
+) -> TrainingRun:
+    """Opens the data, after preparing it where that was not done, and makes the model."""
+    if recipe.start is None:
+        data = obtain_data(sources, folder.data, recipe, reporter)
+    else:
+        data = data_from_checkpoint(sources, folder, recipe, reporter)
+    return TrainingRun(folder, recipe, data, reporter, interruption, group)
 
 
 def _finished(folder: RunFolder) -> Run:

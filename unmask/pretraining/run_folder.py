@@ -104,8 +104,18 @@ def masks_by_tokens(folder: RunFolder) -> bool:
         return False  # whoever loads the recipe says what is wrong with it
 
 
-def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings, names_budget: bool = False) -> Recipe:
-    """Writes the recipe into a new folder, or takes the one of the run that goes on, with the masks that it began with.
+def kept_recipe(folder: RunFolder) -> Recipe:
+    """The recipe of a run, with the masks that it began with.
+
+    Raises:
+        SettingsError: It is damaged.
+    """
+    options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
+    return load_recipe(str(folder.recipe), options=options, complete=False)
+
+
+def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings, names_budget: bool = False) -> None:
+    """Writes the recipe into a new folder, or checks what is asked for by that of the run that goes on.
 
     What is asked for of the card holds from now on, and the rest of it stays.
 
@@ -122,18 +132,15 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings
     if not folder.holds_run:
         assert wanted is not None
         folder.claimed.claim(wanted.to_toml())
-        return wanted
-    options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
-    kept = load_recipe(str(folder.recipe), options=options, complete=False)
-    if wanted is not None and options and not names_budget:
+        return
+    kept = kept_recipe(folder)
+    if wanted is not None and masks_by_tokens(folder) and not names_budget:
         wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
     if wanted is not None:
         folder.claimed.check_same(kept.model_dump(), wanted.model_dump(), but_for={"card"})
     said = with_named(kept.card.model_dump(), card, where=f"{folder.recipe}: card")
     if said != kept.card:
-        kept = kept.model_copy(update={"card": said})
-        folder.claimed.claim(kept.to_toml())
-    return kept
+        folder.claimed.claim(kept.model_copy(update={"card": said}).to_toml())
 
 
 def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Notify = ignore) -> list[str]:

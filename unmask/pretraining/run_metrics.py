@@ -137,6 +137,22 @@ class MetricsFile:
             file.write(json.dumps(line) + "\n")
 
 
+class NoMetrics:
+    """Writes nothing: of several processes the first one writes curves."""
+
+    def step(self, report: StepReport) -> None:
+        """Nothing."""
+
+    def evaluation(self, *figures: object, **named: object) -> None:
+        """Nothing."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def _mean_losses(reports: list[StepReport]) -> dict[str, dict[str, float]]:
     """Mean losses of other objectives over some steps, of those that had any target."""
     means = {}

@@ -240,6 +240,28 @@ class NotebookReporter:
             self.note(f"             {plain_line(line)}")
 
 
+class SilentReporter:
+    """Says nothing: of several processes the first one says it."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def notify(self, progress: Progress) -> None:
+        """Nothing."""
+
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """Nothing."""
+
+    def step(self, report: StepReport) -> None:
+        """Nothing."""
+
+    def evaluation(self, step: int, result: HeldOut) -> None:
+        """Nothing."""
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Nothing."""
+
+
 class LogReporter:
     """Writes notes and evaluations to the log `unmask`."""
 

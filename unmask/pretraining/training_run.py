@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from unmask.compiled import is_compiled
-from unmask.errors import DivergedError, addressed
+from unmask.errors import DivergedError, EndedElsewhereError, addressed
 from unmask.files import typed
 from unmask.masking.masker import Masker
 from unmask.masking.rate_schedule import rate_at
@@ -27,7 +27,7 @@ from unmask.pretraining.continuing import start_model
 from unmask.pretraining.masking_inputs import masking_tables, score_board
 from unmask.pretraining.run_data import PreparedData
 from unmask.pretraining.run_folder import RunFolder
-from unmask.pretraining.run_metrics import Board, MetricsFile
+from unmask.pretraining.run_metrics import Board, MetricsFile, NoMetrics
 from unmask.pretraining.run_reporter import Reporter
 from unmask.pretraining.run_result import look_before, write_result
 from unmask.pretraining.watch import Watch
@@ -35,8 +35,9 @@ from unmask.recipe.new_model import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.budget import Budget
-from unmask.training.checkpoints import TrainState, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.training.checkpoints import CheckpointWriter, TrainState, clear_parts, list_checkpoints, load_checkpoint
 from unmask.training.gpu_memory import first_micro_tokens
+from unmask.training.group import ALONE, Group, by_first
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import StepReport, train
 from unmask.training.objectives import extra_objectives
@@ -116,6 +117,7 @@ class TrainingRun:
         data: What it trains on.
         reporter: Told of the progress.
         interruption: Asked after every step.
+        group: The processes that train together; the first writes into the folder.
     """
 
     def __init__(
@@ -125,7 +127,9 @@ class TrainingRun:
         data: PreparedData,
         reporter: Reporter,
         interruption: Interruption,
+        group: Group = ALONE,
     ) -> None:
+        self.group = group
         self.folder, self.recipe, self.data = folder, recipe, data
         self.reporter, self.interruption = reporter, interruption
         training = recipe.training
@@ -142,7 +146,7 @@ class TrainingRun:
         )
         if self._uncompiled is None:
             compile_model(model, tuned=training.tuned_products)
-        self.state = TrainState(model, Optimizer(model, training, dtype=dtype))
+        self.state = TrainState(model, Optimizer(model, training, dtype=dtype, group=group))
         pairs = recipe.objectives.pairs
         self.objectives = extra_objectives(recipe.objectives)
         self.stream = RowStream(
@@ -194,19 +198,25 @@ class TrainingRun:
         if (note := self._on_compiling()) is not None:
             self.reporter.note(note)
         self._resume()
-        self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
-        self.board = Board(self.folder.tensorboard, step=self.state.step)
+        self.metrics: MetricsFile | NoMetrics = NoMetrics()
+        self.board: Board | NoMetrics = NoMetrics()
+        if self.group.is_first:
+            self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
+            self.board = Board(self.folder.tensorboard, step=self.state.step)
         progress = Budget.of(self.recipe.training).progress(self.state.spent)
         self.watch.begin(self.metrics, self.board, progress=progress)
         if self.state.step == 0:
-            look_before(self.folder, self.state, self.watch)
-            if self.recipe.start is not None:
-                BeforeAfter(self.folder, self.watch).look_before(self.state)
+            if self.group.is_first:
+                look_before(self.folder, self.state, self.watch)
+                if self.recipe.start is not None:
+                    BeforeAfter(self.folder, self.watch).look_before(self.state)
             self.watch.evaluate(self.state, progress=0.0)
         with self.interruption.patience():
             self._train()
         self.reporter.note("evaluating and writing the model")
-        summary = write_result(self.folder, self.recipe, self.data, self.state, self.watch)
+        summary = by_first(
+            self.group, lambda: write_result(self.folder, self.recipe, self.data, self.state, self.watch)
+        )
         self.board.close()
         return summary
 
@@ -219,14 +229,26 @@ class TrainingRun:
         return f"blocks are not compiled: {self._uncompiled}"
 
     def _resume(self) -> None:
-        checkpoints = list_checkpoints(self.folder.checkpoints)
-        if not checkpoints:
+        name = by_first(self.group, self._last_checkpoint)
+        if name is None:
             return
-        load_checkpoint(checkpoints[-1], self.state, fingerprint=self.fingerprint)
-        self.reporter.note(f"going on from step {self.state.step:,} ({checkpoints[-1].name})")
+        load_checkpoint(self.folder.checkpoints / name, self.state, fingerprint=self.fingerprint)
+        self.reporter.note(f"going on from step {self.state.step:,} ({name})")
+
+    def _last_checkpoint(self) -> str | None:
+        clear_parts(self.folder.checkpoints)
+        checkpoints = list_checkpoints(self.folder.checkpoints)
+        return checkpoints[-1].name if checkpoints else None
 
     def _train(self) -> None:
-        """Consumes the loop's reports."""
+        """Consumes the loop's reports, and ends with the last state saved."""
+        root, keep = self.folder.checkpoints, self.recipe.checkpoint.keep
+        with CheckpointWriter(root, fingerprint=self.fingerprint, keep=keep) as self.checkpoints:
+            self._consume()
+            self._save()
+        self.group.told([0.0], patient=True)  # by now the first one's thread has all files
+
+    def _consume(self) -> None:
         saved_seconds = self.state.seconds
         micro_tokens = self._begin_with_parts()
         try:
@@ -242,17 +264,27 @@ class TrainingRun:
                         "(the same result, more slowly)"
                     )
                 due = self._checkpoint_due(report, saved_seconds)
-                if self.watch.due(report.progress):
+                evaluated = self.watch.due(report.progress)
+                if evaluated:  # some of it by the first alone
                     due = self.watch.evaluate(self.state, progress=report.progress) or due
-                if due or self.interruption.signum is not None:
+                told = self.group.told([self.interruption.signum or 0], patient=evaluated)
+                signum = max(int(said) for (said,) in told)
+                if due or signum:
                     self._save()
                     saved_seconds = report.seconds
-                if self.interruption.signum is not None:
-                    way_on = f"go on with --out {typed(self.folder.root)} --resume"
-                    raise Interrupted(self.interruption.signum, f"stopped and saved at step {report.step:,}; {way_on}")
+                if signum:
+                    self._stop(signum, report.step)
         except DivergedError as error:
+            if not self.group.is_first:
+                raise EndedElsewhereError(f"{error}; the first process says what to do") from error
             raise DivergedError(f"{error}; {self._way_out()}") from error
-        self._save()
+
+    def _stop(self, signum: int, step: int) -> NoReturn:
+        """Ends in all processes, whichever was sent the signal; the first says so."""
+        self.checkpoints.wait()
+        self.group.told([0.0], patient=True)
+        way_on = f"go on with --out {typed(self.folder.root)} --resume"
+        raise Interrupted(signum, f"stopped and saved at step {step:,}; {way_on}" if self.group.is_first else "")
 
     def _begin_with_parts(self) -> int | None:
         """How many positions go at once in the first steps; None: all of a step."""
@@ -277,9 +309,4 @@ class TrainingRun:
 
     def _save(self) -> None:
         self.metrics.sync()
-        save_checkpoint(
-            self.folder.checkpoints,
-            self.state,
-            fingerprint=self.fingerprint,
-            keep=self.recipe.checkpoint.keep,
-        )
+        self.checkpoints.save(self.state)

@@ -13,11 +13,12 @@ from unmask.measuring.held_out import HeldOut, HeldOutSet, ObjectiveSet, fixed_m
 from unmask.measuring.plateau import explain_plateau, is_stuck, on_plateau
 from unmask.network.encoder import MaskedLM
 from unmask.pretraining.run_data import PreparedData
-from unmask.pretraining.run_metrics import Board, MetricsFile
+from unmask.pretraining.run_metrics import Board, MetricsFile, NoMetrics
 from unmask.pretraining.run_reporter import Line, Reporter, predict_lines
 from unmask.recipe.recipe import Recipe
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.checkpoints import Best, TrainState
+from unmask.training.group import ALONE, Group
 from unmask.training.objectives import extra_objectives
 
 
@@ -65,7 +66,7 @@ class Watch:
         self._losses: list[float] = []
         self._told_of_plateau = False
 
-    def begin(self, metrics: MetricsFile, board: Board, *, progress: float) -> None:
+    def begin(self, metrics: MetricsFile | NoMetrics, board: Board | NoMetrics, *, progress: float) -> None:
         """Where results are written, and how far the training has come by now."""
         self.metrics, self.board = metrics, board
         self._number = int(progress * self.settings.times)
@@ -98,9 +99,16 @@ class Watch:
             self.reporter.note(f"{name} is not evaluated on the held-out text: nothing of it is to be told there")
         return found
 
-    def measure(self, state: TrainState, held_out: HeldOutSet, objectives: ObjectiveSet | None) -> HeldOut:
-        """Evaluates on these rows."""
-        result = held_out.evaluate(state.model)
+    def measure(
+        self,
+        state: TrainState,
+        held_out: HeldOutSet,
+        objectives: ObjectiveSet | None,
+        *,
+        group: Group = ALONE,
+    ) -> HeldOut:
+        """Evaluates on these rows, shared out over the processes of a group."""
+        result = held_out.evaluate(state.model, group=group)
         return result if objectives is None else replace(result, objectives=objectives.evaluate(state.model))
 
     def entropy_of(self, held_out: HeldOutSet) -> float:
@@ -124,7 +132,7 @@ class Watch:
         Raises:
             DivergedError: The held-out loss is not finite.
         """
-        result = self.measure(state, self.held_out, self.objectives)
+        result = self.measure(state, self.held_out, self.objectives, group=state.optimizer.group)
         if not math.isfinite(result.loss):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         self.record(state, result, final=False)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.errors import DataError
 from unmask.hashing import GOLDEN, mix, mix_ints, permutation
@@ -71,13 +72,31 @@ class Cursor:
         return replace(self, lengths=(*earlier, (self.row, length)))
 
 
+class Share(NamedTuple):
+    """The part of something that one of several processes takes: its `number`-th of `of` equal stretches."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, size: int) -> slice:
+        """Which of so many rows; none, maybe, where there are fewer rows than processes."""
+        return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
+
+    def most(self, size: int) -> int:
+        """How many of so many rows any process takes at the most."""
+        return math.ceil(size / self.of)
+
+
+WHOLE = Share()
+
+
 class RowBatch(NamedTuple):
     """Some rows and where they come from.
 
     Attributes:
-        rows: The rows.
+        rows: The rows, or a share of them.
         epoch: The epoch that all of them belong to.
-        num_tokens: Tokens of text in them, without special tokens and padding.
+        num_tokens: Tokens of text in all of them, without special tokens and padding.
         cursor: The place behind them.
         documents: [num_segments], int64: number of the document that each segment is of (of a pair, its first half),
             row by row, or of its group where groups were held out; None where the rows are of no store.
@@ -103,6 +122,17 @@ class Window:
     place: Cursor
     rows: PackedRows
     texts: GatheredPieces
+
+
+def _shared(taken: list[tuple[PackedRows, GatheredPieces]], share: Share) -> list[tuple[PackedRows, GatheredPieces]]:
+    """A share of the rows that were taken of one window or several."""
+    part, before = share.part(sum(len(rows) for rows, _ in taken)), 0
+    found = []
+    for rows, texts in taken:
+        begin, end = (min(max(place - before, 0), len(rows)) for place in (part.start, part.stop))
+        found.append((rows.part(begin, end), texts))
+        before += len(rows)
+    return found
 
 
 class RowStream:
@@ -170,7 +200,7 @@ class RowStream:
             cursor = batch.cursor
             yield batch
 
-    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> RowBatch:
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a place.
 
         Args:
@@ -179,6 +209,8 @@ class RowStream:
                 but about equally many: a step on a few rows would move the weights as far as one on many.
             length: Positions of its rows. Where it changes within a window, what is left of the window is packed
                 anew; nothing is lost or repeated.
+            share: Which of its rows are filled, where others are for other processes. The batch is the same whoever
+                takes part of it, and so are its tokens and the place behind it.
         """
         length = length or self.length
         cursor = cursor.with_length(length)
@@ -195,6 +227,7 @@ class RowStream:
             wanted -= len(rows)
             cursor = self._advance(cursor, len(rows), len(window.rows))
         num_tokens = sum(rows.num_tokens for rows, _ in taken)
+        taken = _shared(taken, share)
         pieces = np.concatenate([rows.piece[rows.half == 0] for rows, _ in taken])
         return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, self.store.draw[pieces])
 
@@ -329,16 +362,20 @@ class RowStream:
             for values in of_documents.values():
                 values[begin + first] = self._labels(rows)
             begin = end
-        tensor = {name: torch.from_numpy(column.reshape(num_rows, -1)) for name, column in columns._asdict().items()}
-        types = tensor.pop("token_type_ids")
+
+        def in_rows(column: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(column.reshape(num_rows, length))
+
         return Rows(
-            **tensor,
-            annotations={name: torch.from_numpy(values.reshape(num_rows, -1)) for name, values in annotations.items()},
-            classes={
-                name: torch.from_numpy(values.reshape(num_rows, -1))
-                for name, values in (of_pairs | of_documents).items()
-            },
-            token_type_ids=None if self.pairs is None else types,
+            in_rows(columns.input_ids),
+            in_rows(columns.segment_ids),
+            in_rows(columns.position_ids),
+            in_rows(columns.word_starts),
+            in_rows(columns.maskable),
+            in_rows(columns.segment_keys),
+            annotations={name: in_rows(values) for name, values in annotations.items()},
+            classes={name: in_rows(values) for name, values in (of_pairs | of_documents).items()},
+            token_type_ids=None if self.pairs is None else in_rows(columns.token_type_ids),
         )
 
     def _placed(self, rows: PackedRows, texts: GatheredPieces, length: int) -> Placed:

@@ -27,14 +27,14 @@ from torch import Tensor
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.vocabulary_tables import Scores
 from unmask.rows.rows import Rows
-from unmask.rows.stream import Cursor, RowBatch
+from unmask.rows.stream import WHOLE, Cursor, RowBatch, Share
 
 
 class BatchSource(Protocol):
     """What a model is trained on; see `unmask.rows.stream.RowStream`."""
 
-    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None) -> RowBatch:
-        """The batch at a place, and the place behind it."""
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
+        """The batch at a place, or a share of it, and the place behind it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class BatchRequest:
         num_rows, length: Its shape.
         progress: Of the training, for the masking's rate.
         step, tokens: Steps made and tokens trained on before it.
+        seconds: Of training, when it was wanted, or when it was known that it would be.
         scores: What masking follows; None: nothing.
+        share: What this process takes of it.
     """
 
     cursor: Cursor
@@ -55,7 +57,9 @@ class BatchRequest:
     progress: float
     step: int = 0
     tokens: int = 0
+    seconds: float = field(default=0.0, compare=False)
     scores: Scores | None = field(default=None, compare=False)
+    share: Share = WHOLE
 
     def serves(self, wanted: BatchRequest, *, by_clock: bool) -> bool:
         """Whether a batch that this asked for is the one that is wanted. Progress by the clock never comes again."""
@@ -68,10 +72,10 @@ class MaskedBatch:
     """A batch with its masks.
 
     Attributes:
-        rows: What it holds.
-        masked: What the model sees and must predict.
+        rows: What it holds, or this process's share of it: a row at least, which may be empty.
+        masked: What the model sees and must predict there.
         epoch: Of its rows.
-        num_tokens: Tokens of text in it.
+        num_tokens: Tokens of text in all of it.
         cursor: The place behind it.
     """
 
@@ -89,8 +93,10 @@ class _Made(NamedTuple):
     batch: MaskedBatch
 
 
-Following = Callable[[BatchRequest, MaskedBatch], BatchRequest | None]
-"""What is wanted behind a batch; None where that is not known before its step is made, or nothing is."""
+Following = Callable[[BatchRequest, MaskedBatch, float], BatchRequest | None]
+"""What is wanted behind a batch, as far as so many seconds of training tell; None where that is not known before its
+step is made, or nothing is. What time it is when the thread gets there must not matter: other processes would make
+other batches."""
 
 
 class Batches:
@@ -115,7 +121,7 @@ class Batches:
         pad_id: int,
         by_clock: bool,
         ahead: int = 0,
-        following: Following = lambda request, batch: None,
+        following: Following = lambda request, batch, seconds: None,
     ) -> None:
         self.stream, self.masker, self._pad_id = stream, masker, pad_id
         self._by_clock = by_clock
@@ -139,7 +145,7 @@ class Batches:
         if self._thread is not None:
             last = self._queue[-1] if self._queue else _known(made)
             while len(self._queue) < self._ahead:
-                last = self._thread.submit(self._make_behind, last)
+                last = self._thread.submit(self._make_behind, last, request.seconds)
                 self._queue.append(last)
         return made.batch
 
@@ -154,16 +160,15 @@ class Batches:
         self._queue.clear()
         return None
 
-    def _make_behind(self, last: Future[_Made | None]) -> _Made | None:
+    def _make_behind(self, last: Future[_Made | None], seconds: float) -> _Made | None:
         before = last.result()
-        request = None if before is None else self._following(before.request, before.batch)
+        request = None if before is None else self._following(before.request, before.batch, seconds)
         return None if request is None else _Made(request, self._make(request))
 
     def _make(self, request: BatchRequest) -> MaskedBatch:
-        batch = self.stream.batch(request.cursor, request.num_rows, request.length)
-        rows = batch.rows
-        if self._thread is not None:
-            rows = with_empty_rows(rows, request.num_rows, pad_id=self._pad_id)
+        batch = self.stream.batch(request.cursor, request.num_rows, request.length, share=request.share)
+        least = 1 if self._thread is None else request.share.most(request.num_rows)
+        rows = with_empty_rows(batch.rows, least, pad_id=self._pad_id)
         return MaskedBatch(rows, self._masked(rows, batch.epoch, request), batch.epoch, batch.num_tokens, batch.cursor)
 
     def _masked(self, rows: Rows, epoch: int, request: BatchRequest) -> MaskedRows:

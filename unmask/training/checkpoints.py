@@ -3,26 +3,38 @@
 Checkpoints hold all of this state, and are written so that a kill at any moment loses nothing older:
 
     checkpoints/step-00000200/model.safetensors      weights, named as in the encoder
-                              optimizer.safetensors  momentum and running means
+                              optimizer.safetensors  momentum and running means; of several processes
+                              optimizer-1-of-2.safetensors ...  each writes those of the parameters that it owns
                               scores.safetensors     where masking follows scores of the model
                               state.json             step, cursor, counters, checksums of the others and of itself
 
 A checkpoint is written under another name, forced to the disk and renamed; a folder with the right name is whole. Its
 files are checked when they are read: a bit that a disk has turned would go on into weights that nobody can explain.
+What several processes have saved any number of them goes on from: tensors are whole, and found by their names.
+
+Training goes on while a thread writes. Of several processes the first waits in its thread for the files of the others,
+which stand beside the checkpoints until then, and puts them in.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from unmask.errors import RunError
 from unmask.files import file_sha256, sync_folder, whole_folder
@@ -89,16 +101,76 @@ TrainState = TrainableState[MaskedLM]
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _STATE = "state.json"
 _PARTIAL = "partial"
+_EVERY_SECONDS = 0.05  # a file of another process is looked for
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one process puts into a checkpoint, apart from the training that goes on.
+
+    Attributes:
+        step: After which it was taken.
+        files: Tensors by file and name; of another process than the first only those of the optimizer that it owns.
+        content: What the state's file says.
+        best: The lowest held-out loss by then.
+        others: Files that other processes write.
+        is_first: Whether this process makes the folder.
+    """
+
+    step: int
+    files: dict[str, dict[str, Tensor]]
+    content: dict[str, Any]
+    best: Best | None
+    others: tuple[str, ...]
+    is_first: bool
+
+    @classmethod
+    def of(cls, state: TrainState, *, fingerprint: str, copied: bool) -> Snapshot:
+        """Takes it.
+
+        Args:
+            state: Of the training.
+            fingerprint: Of the data and the recipe that it belongs to.
+            copied: Whether the training goes on before it is written.
+        """
+        share = state.optimizer.group.share
+        names = (
+            [_OPTIMIZER] if share.of == 1 else [f"optimizer-{n + 1}-of-{share.of}.safetensors" for n in range(share.of)]
+        )
+        files = {names[share.number]: state.optimizer.state()}
+        if share.number == 0:
+            files[_MODEL] = {name: p.detach() for name, p in state.model.named_parameters()}
+            if state.board is not None:
+                files[_SCORES] = state.board.state()
+        if copied:
+            files = {f: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for f, tensors in files.items()}
+        content: dict[str, Any] = {
+            "fingerprint": fingerprint,
+            "step": state.step,
+            "tokens_seen": state.tokens_seen,
+            "seconds": state.seconds,
+            "cursor": dataclasses.asdict(state.cursor),
+            "micro_tokens": state.micro_tokens,
+            "best": None if state.best is None else dataclasses.asdict(state.best),
+            "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
+        }
+        others = tuple(name for name in names if name not in files)
+        return cls(state.step, files, content, state.best, others if share.number == 0 else (), share.number == 0)
 
 
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
-    """Saves the state and removes all but the latest checkpoints and the best.
+    """Saves the state of the only process at once; see `write_checkpoint`."""
+    return write_checkpoint(root, Snapshot.of(state, fingerprint=fingerprint, copied=False), keep=keep)
+
+
+def write_checkpoint(root: Path, snapshot: Snapshot, *, keep: int, gone: Callable[[], bool] = lambda: False) -> Path:
+    """Writes a snapshot and removes all but the latest checkpoints and the best.
 
     Args:
         root: The folder of checkpoints.
-        state: What is saved.
-        fingerprint: Of the data and the recipe that it belongs to.
+        snapshot: Of this process. The first returns when the checkpoint is whole, others when their part is there.
         keep: How many checkpoints stay.
+        gone: Whether files of other processes need not be waited for any more.
 
     Returns:
         The checkpoint's folder.
@@ -106,38 +178,113 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
     Raises:
         RunError: It cannot be written; older checkpoints are untouched.
     """
-    target = checkpoint_path(root, state.step)
+    target = checkpoint_path(root, snapshot.step)
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
-    content: dict[str, Any] = {
-        "fingerprint": fingerprint,
-        "step": state.step,
-        "tokens_seen": state.tokens_seen,
-        "seconds": state.seconds,
-        "cursor": dataclasses.asdict(state.cursor),
-        "micro_tokens": state.micro_tokens,
-        "best": None if state.best is None else dataclasses.asdict(state.best),
-        "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
-    }
     try:
+        if not snapshot.is_first:
+            for name, tensors in snapshot.files.items():
+                _save_tensors(tensors, root / f"{_PARTIAL}-{name}")
+                os.replace(root / f"{_PARTIAL}-{name}", _beside(target, name))
+            return target
         with whole_folder(target, root / _PARTIAL) as partial:  # one without a state: a removal that was broken off
-            save_file({name: p.detach().contiguous() for name, p in state.model.named_parameters()}, partial / _MODEL)
-            save_file(state.optimizer.state(), partial / _OPTIMIZER)
-            if state.board is not None:
-                save_file({name: t.contiguous() for name, t in state.board.state().items()}, partial / _SCORES)
-            content["files"] = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
-            (partial / _STATE).write_text(json.dumps(sealed(content), indent=1) + "\n", encoding="utf-8")
+            for name, tensors in snapshot.files.items():
+                _save_tensors(tensors, partial / name)
+            for name in snapshot.others:
+                _wait_for(_beside(target, name), gone)
+                os.replace(_beside(target, name), partial / name)
+            files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
+            content = json.dumps(sealed(snapshot.content | {"files": files}), indent=1)
+            (partial / _STATE).write_text(content + "\n", encoding="utf-8")
         sync_folder(root)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{target}: the checkpoint cannot be written ({reason}); older ones are untouched") from error
     kept = list_checkpoints(root)[-keep:]
-    if state.best is not None:
-        kept.append(checkpoint_path(root, state.best.step))
-    for old in [path for path in root.glob("step-*") if path not in kept]:
+    if snapshot.best is not None:
+        kept.append(checkpoint_path(root, snapshot.best.step))
+    for old in [path for path in root.glob("step-*") if path.is_dir() and path not in kept]:
         (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def clear_parts(root: Path) -> None:
+    """Removes what processes wrote for checkpoints that were never made; before any of them writes again."""
+    for path in [*root.glob("step-*.safetensors"), *root.glob(f"{_PARTIAL}-*")]:
+        path.unlink(missing_ok=True)
+
+
+def _beside(target: Path, name: str) -> Path:
+    """Where a file of another process stands until the first takes it."""
+    return target.with_name(f"{target.name}-{name}")
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _wait_for(path: Path, gone: Callable[[], bool]) -> None:
+    """Waits for a file of another process; the process that does not write it ends, and so does this one."""
+    while not path.is_file():
+        if gone():
+            raise OSError(f"{path.name} of another process was not written")
+        time.sleep(_EVERY_SECONDS)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread. As a context manager it ends with the last one whole, or not there.
+
+    Args:
+        root: The folder of checkpoints.
+        fingerprint: Of the data and the recipe that they belong to.
+        keep: How many stay.
+    """
+
+    def __init__(self, root: Path, *, fingerprint: str, keep: int) -> None:
+        self._root, self._fingerprint, self._keep = root, fingerprint, keep
+        self._thread = ThreadPoolExecutor(1, "unmask-checkpoint")
+        self._writing: Future[Path] | None = None
+        self._step: int | None = None
+        self._gone = threading.Event()
+
+    def save(self, state: TrainState) -> None:
+        """Begins to write the state as it is now. A state that was saved already is not saved again.
+
+        Raises:
+            RunError: The one before could not be written; older ones are untouched.
+        """
+        self.wait()
+        if self._step == state.step:
+            return
+        snapshot = Snapshot.of(state, fingerprint=self._fingerprint, copied=True)
+        self._writing = self._thread.submit(
+            write_checkpoint, self._root, snapshot, keep=self._keep, gone=self._gone.is_set
+        )
+        self._step = state.step
+
+    def wait(self) -> None:
+        """Waits until what was begun is whole.
+
+        Raises:
+            RunError: It could not be written; older ones are untouched.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._gone.set()
+        self._thread.shutdown()
+        if kind is None:
+            self.wait()
 
 
 def checkpoint_path(root: Path, step: int) -> Path:
@@ -184,7 +331,10 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         dtype = getattr(torch, content["compute_dtype"])
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"{content['compute_dtype']} is no type of numbers")
-        weights, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
+        weights = load_file(folder / _MODEL)
+        optimizer: dict[str, Tensor] = {}
+        for path in sorted(folder.glob("optimizer*.safetensors")):
+            optimizer |= load_file(path)
         scores = None if state.board is None else load_file(folder / _SCORES)
         state.model.load_state_dict(weights)
         state.optimizer.load_state(optimizer)

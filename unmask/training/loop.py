@@ -85,6 +85,9 @@ def train(
     diverged may be; who saves one reads the figures first (`Figures.read`), and after the last report all have been
     read.
 
+    Each of several processes (the optimizer's group) runs this loop with its own state and takes its share of every
+    batch. Their clock is that of the first.
+
     Args:
         state: Changed in place; consistent whenever a report is handed out.
         stream: The training text.
@@ -99,22 +102,26 @@ def train(
             that of the step before; on a GPU up to two steps behind it were made.
         MemoryFullError: Not even one row fits into memory.
         SettingsError: Blocks cannot be compiled, which the settings ask for.
+        FailedElsewhereError, GroupError: Another process has failed, has ended, or does not answer.
     """
-    budget = Budget.of(settings)
+    budget, group = Budget.of(settings), state.optimizer.group
     device = state.model.encoder.device
     ahead = works_on_its_own(device)
     if device.type == "cpu":
         keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
-    rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
-    state.micro_tokens = state.micro_tokens or first_micro_tokens(state.model, settings, device, rate=rate)
+    state.micro_tokens = state.micro_tokens or _first_micro_tokens(state, masker, settings)
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
     by_clock = budget.seconds is not None
 
-    def following(request: BatchRequest, batch: MaskedBatch) -> BatchRequest | None:
-        spent = Spent(request.step + 1, request.tokens + batch.num_tokens, state.seconds)
+    def now() -> float:
+        """Seconds of training by the first process's clock."""
+        return group.told([clock() - begin])[0][0]
+
+    def following(request: BatchRequest, batch: MaskedBatch, seconds: float) -> BatchRequest | None:
+        spent = Spent(request.step + 1, request.tokens + batch.num_tokens, seconds)
         waits = board is not None and board.due(spent.step)
         behind = budget.progress(spent)
         return None if waits or behind >= 1.0 else _request(state, batch.cursor, settings, behind, spent)
@@ -127,6 +134,7 @@ def train(
         ahead=BATCHES_AHEAD if ahead else 0,
         following=following,
     ) as batches:
+        num_made = 0
         while progress < 1.0:
             batch = batches.take(_request(state, state.cursor, settings, progress, state.spent))
             length = batch.rows.shape[1]
@@ -135,7 +143,10 @@ def train(
             # is not known, that of its beginning.
             middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
             scale = settings.schedule.at(middle, state.step + 0.5)
-            result = _step(state, batch, settings, scale=scale, objectives=objectives, leading=leading)
+            result = _step(
+                state, batch, settings, scale=scale, objectives=objectives, leading=leading, patient=num_made == 0
+            )
+            num_made += 1
             if board is not None and result.observed is not None:
                 board.observe(result.observed)
 
@@ -150,7 +161,7 @@ def train(
             on_the_way.append(result.figures)
             if len(on_the_way) > STEPS_AHEAD:
                 on_the_way.popleft().read()
-            state.seconds = clock() - begin
+            state.seconds = now()
             progress = budget.progress(state.spent)
             yield StepReport(
                 step=state.step,
@@ -164,7 +175,7 @@ def train(
                 micro_batches=result.micro_batches,
                 seconds=state.seconds,
             )
-            state.seconds = clock() - begin
+            state.seconds = now()
             progress = budget.progress(state.spent)
     for figures in on_the_way:
         figures.read()
@@ -177,8 +188,24 @@ def _request(
     length = settings.length_at(progress)
     scores = None if state.board is None else state.board.scores
     return BatchRequest(
-        cursor, settings.batch_tokens // length, length, progress, step=spent.step, tokens=spent.tokens, scores=scores
+        cursor,
+        settings.batch_tokens // length,
+        length,
+        progress,
+        step=spent.step,
+        tokens=spent.tokens,
+        seconds=spent.seconds,
+        scores=scores,
+        share=state.optimizer.group.share,
     )
+
+
+def _first_micro_tokens(state: TrainableState[Any], masker: Masker | None, settings: TrainingSettings) -> int | None:
+    """Positions that are computed at once in the first steps, in each process; None: all."""
+    rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
+    found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate)
+    least = min(said for (said,) in state.optimizer.group.told([math.inf if found is None else found], patient=True))
+    return None if math.isinf(least) else int(least)
 
 
 def _step(
@@ -189,6 +216,7 @@ def _step(
     scale: float,
     objectives: Sequence[Objective],
     leading: Objective,
+    patient: bool,
 ) -> StepResult:
     """The step after the state's, made again where memory runs out or a block cannot be compiled."""
     micro_rows = rows_at_once(batch.rows, state.micro_tokens)
@@ -206,6 +234,7 @@ def _step(
                 objectives=objectives,
                 leading=leading,
                 observe=state.board is not None and state.board.needs_steps,
+                patient=patient,
             )
         except Exception as error:
             failure = recoverable(error, state.model, settings)
@@ -213,10 +242,12 @@ def _step(
         state.optimizer.clear()
         if failure.of_memory:
             length = batch.rows.shape[1]
-            micro_rows = fewer_rows(micro_rows, length, failure.reason)
+            most = max(int(said) for (said,) in state.optimizer.group.told([micro_rows]))  # shares differ by a row
+            micro_rows = fewer_rows(most, length, failure.reason)
             state.micro_tokens = micro_rows * length  # of the steps to come, too
         else:
             without_compiling(state.model, failure.reason)
+            patient = True
 
 
 class StepCost(NamedTuple):
@@ -227,14 +258,14 @@ class StepCost(NamedTuple):
 
 
 def step_cost(reports: Iterable[StepReport], num_steps: int, *, within: float = math.inf) -> StepCost:
-    """Makes and times so many steps of a training, or those that begin within so many seconds; one at least."""
-    begin = last = time.monotonic()
+    """Makes and times so many steps of a new training, or those that begin within so many seconds; one at least."""
+    last = time.monotonic()
     seconds, tokens = [], 0
     for report in islice(reports, num_steps):
         report.figures.read()  # waits for a GPU, which else would only have been told what to do
         now = time.monotonic()
         seconds.append(now - last)
         last, tokens = now, tokens + report.tokens
-        if now - begin > within:
+        if report.seconds > within:  # which all processes have alike
             break
     return StepCost(statistics.median(seconds[1:] or seconds), tokens / len(seconds))

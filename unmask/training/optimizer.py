@@ -1,17 +1,27 @@
-"""Which parameter is trained by what: Muon for matrices and AdamW for the rest, or AdamW alone."""
+"""Which parameter is trained by what: Muon for matrices and AdamW for the rest, or AdamW alone; and by which process.
+
+Of several processes each owns some parameters whole. It alone has what the optimizer remembers of them, and does its
+work on them; see `unmask.training.gradients`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import EndedElsewhereError
 from unmask.network.layers import Linear
+from unmask.training.gradients import GradientExchange, owners_of
+from unmask.training.group import ALONE, Group
 from unmask.training.muon import Matrix, Muon
 from unmask.training.settings import MuonSettings, TrainingSettings
 
 _ROLES = ("step", "exp_avg", "exp_avg_sq")
+_OF_ADAMW = 16.0  # what it does with a number, in products of Muon's (which are fast): it reads and writes memory
 
 
 class Optimizer:
@@ -22,6 +32,7 @@ class Optimizer:
         settings: Learning rates, decay, kind.
         dtype: Of Muon's products.
         factor_of: The share of the learning rate that a parameter of AdamW's takes, by its name; None: all of it.
+        group: The processes that train the model, all of which make their optimizers alike.
     """
 
     def __init__(
@@ -31,25 +42,30 @@ class Optimizer:
         *,
         dtype: torch.dtype,
         factor_of: Callable[[str], float] | None = None,
+        group: Group = ALONE,
     ) -> None:
         choice = settings.optimizer
+        self.group = group
         self.clip_norm = settings.clip_norm
-        self._on_cuda_or_cpu = next(model.parameters()).device.type in ("cuda", "cpu")
+        self._device = next(model.parameters()).device
+        self._on_cuda_or_cpu = self._device.type in ("cuda", "cpu")
         self.learning_rate = self.rest_learning_rate = settings.learning_rate
         self._parameters = dict(model.named_parameters())
-        self._rest = dict(self._parameters)  # what AdamW trains, by name
+        matrices = _matrices(model) if isinstance(choice, MuonSettings) else []
+        of_muon = {matrix.name for matrix in matrices}
+        owners = owners_of(parameter_costs(model, muon=bool(matrices)), group.share.of)
+        self.owned = {name: p for name, p in self._parameters.items() if owners[name] == group.share.number}
+        self._exchange = None if group.share.of == 1 else GradientExchange(self._parameters, owners, group)
+        self._rest = {name: p for name, p in self.owned.items() if name not in of_muon}  # what AdamW trains
         self.muon: Muon | None = None
         if isinstance(choice, MuonSettings):
-            matrices = _matrices(model)
             self.muon = Muon(
-                matrices,
+                [matrix for matrix in matrices if matrix.name in self.owned],
                 momentum=choice.momentum,
                 iterations=choice.iterations,
                 weight_decay=settings.weight_decay,
                 dtype=dtype,
             )
-            for matrix in matrices:
-                del self._rest[matrix.name]
             self.rest_learning_rate = choice.embedding_learning_rate or settings.learning_rate
         factors = {name: 1.0 if factor_of is None else factor_of(name) for name in self._rest}
         groups = [
@@ -58,20 +74,70 @@ class Optimizer:
                 "weight_decay": settings.weight_decay if decays else 0.0,
                 "factor": factor,
             }
-            for factor in sorted(set(factors.values()), reverse=True)
+            for factor in sorted(set(factors.values()) or {1.0}, reverse=True)
             for decays in (True, False)
         ]
         self.adamw = torch.optim.AdamW(
             groups, lr=self.rest_learning_rate, betas=choice.betas, eps=choice.eps, fused=True
         )
 
+    @contextmanager
+    def computing(self, kind_of: Callable[[Exception], int], *, patient: bool = False) -> Iterator[None]:
+        """While it is entered, this step's gradient is computed; whether that went well is decided by all processes.
+
+        Args:
+            kind_of: Tells failures apart, by numbers from 1.
+            patient: Whether the others may take long.
+
+        Raises:
+            FailedElsewhereError: It went well here, or failed less badly, but another process failed.
+            GroupError: Another process has ended, or does not answer.
+        """
+        if self._exchange is None:
+            yield
+            return
+        failure = 0
+        try:
+            yield
+        except Exception as error:
+            failure = kind_of(error)
+            if self._agreed(failure, patient=patient) == failure:
+                raise
+        else:
+            self._agreed(failure, patient=patient)
+        if self._failed:
+            raise FailedElsewhereError(self._failed)
+
+    def _agreed(self, failure: int, *, patient: bool) -> int:
+        """The worst failure of all processes'."""
+        assert self._exchange is not None
+        self._exchange.finish()
+        told = self.group.told([failure, *map(float, self._exchange.has_gradient)], patient=patient)
+        self._failed, *has_gradient = (int(max(each)) for each in zip(*told, strict=True))
+        self._has_gradient = [bool(each) for each in has_gradient]
+        return self._failed
+
+    def begin_last_part(self) -> None:
+        """The backward pass that follows is the last of this step, so that gradients may travel as they are ready."""
+        if self._exchange is not None:
+            self._exchange.begin_last_part()
+
     def clip(self) -> Tensor:
         """Scales the gradient down to the largest norm allowed, and returns the norm it had, where it is."""
         at_once = True if self._on_cuda_or_cpu else None  # elsewhere torch decides
-        return nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_norm, foreach=at_once)
+        if self._exchange is not None:
+            self._exchange.sum_gradients(self._has_gradient)
+        parameters = [p for p in self.owned.values() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=at_once)
+        if self._exchange is not None:
+            norm = self.group.summed(norm.to(device=self._device, dtype=torch.float32).square()).sqrt()
+        nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm, foreach=at_once)
+        return norm
 
     def clear(self) -> None:
         """Forgets the gradient."""
+        if self._exchange is not None:
+            self._exchange.forget()
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -90,9 +156,18 @@ class Optimizer:
         self.adamw.found_inf = diverged  # type: ignore[attr-defined]  # which torch's gradient scaler sets, too
         self.adamw.step()
         self.clear()
+        self.spread_weights()
+
+    def spread_weights(self) -> None:
+        """Gives all processes the weights of those that own them."""
+        if self._exchange is not None:
+            self._exchange.spread_weights()
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor that the optimizers remember, by role and parameter name; empty before the first step."""
+        """Every tensor that the optimizers remember of what this process owns, by role and parameter name.
+
+        It is empty before the first step.
+        """
         tensors = {
             f"adamw.{role}.{name}": self.adamw.state[parameter][role]
             for name, parameter in self._rest.items()
@@ -104,7 +179,7 @@ class Optimizer:
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Takes back what `state` gave.
+        """Takes back what `state` gave, to any number of processes: what another owns does not matter.
 
         Raises:
             KeyError: A tensor is missing.
@@ -116,6 +191,32 @@ class Optimizer:
             self.adamw.state[parameter] = {
                 role: tensors[f"adamw.{role}.{name}"].to(parameter.device).clone() for role in _ROLES
             }
+
+
+class FailedElsewhereError(EndedElsewhereError):
+    """A step failed in another process.
+
+    Attributes:
+        failure: How, as the step's `kind_of` numbers it.
+    """
+
+    def __init__(self, failure: int) -> None:
+        super().__init__("another process failed in this step, and says why")
+        self.failure = failure
+
+
+def parameter_costs(model: nn.Module, *, muon: bool = True) -> dict[str, float]:
+    """What the optimizer does for each parameter, by name, roughly, in products of Muon's.
+
+    Args:
+        model: Whose parameters they are.
+        muon: Whether Muon trains its matrices.
+    """
+    costs = {name: _OF_ADAMW * parameter.numel() for name, parameter in model.named_parameters()}
+    for matrix in _matrices(model) if muon else []:
+        _, rows, columns = matrix.parts(matrix.weight).shape
+        costs[matrix.name] = float(matrix.num_fused * math.prod((rows, columns, min(rows, columns))))
+    return costs
 
 
 def _matrices(model: nn.Module) -> list[Matrix]:

@@ -19,6 +19,7 @@ from unmask.network.encoder import MaskedLM
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
 from unmask.training.hardware import reason_of, says_out_of_memory
+from unmask.training.optimizer import FailedElsewhereError
 from unmask.training.settings import TrainingSettings
 
 # Where errors of compiling are defined. By name: Triton is not installed everywhere, and torch moves them about.
@@ -43,14 +44,16 @@ def recoverable(error: Exception, model: Trainable, settings: TrainingSettings) 
     """What failed, where the step may be made again.
 
     Args:
-        error: Raised by the step; raised again where nothing helps.
+        error: Raised by the step, here or in another process; raised again where nothing helps.
         model: Whose blocks may be compiled.
         settings: Say whether compiling was asked for.
 
     Raises:
         SettingsError: Compiling fails, and `training.compile_blocks` is 'yes'.
     """
-    if isinstance(error, MemoryError | RuntimeError) and says_out_of_memory(error):
+    if isinstance(error, FailedElsewhereError) and error.failure in (OF_COMPILING, OF_MEMORY):
+        return Failure("in another process", of_memory=error.failure == OF_MEMORY)
+    if _is_of_memory(error):
         return Failure(reason_of(error), of_memory=True)
     if not isinstance(model, MaskedLM) or model.encoder.compiled_block is None or not failed_to_compile(error):
         raise error
@@ -61,6 +64,20 @@ def recoverable(error: Exception, model: Trainable, settings: TrainingSettings) 
             f"training.compile_blocks = 'yes' cannot be done: {reason}; take 'no' to train without"
         ) from error
     return Failure(reason, of_memory=False)
+
+
+OF_COMPILING, OF_MEMORY, FOR_GOOD = 1, 2, 3  # the worse, the higher: of several processes' failures, the worst counts
+
+
+def kind_of_failure(error: Exception) -> int:
+    """How a step failed, as a number, for other processes."""
+    if _is_of_memory(error):
+        return OF_MEMORY
+    return OF_COMPILING if failed_to_compile(error) else FOR_GOOD
+
+
+def _is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | RuntimeError) and says_out_of_memory(error)
 
 
 def rows_at_once(rows: Rows, micro_tokens: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,15 @@ from unmask.hashing import mix_ints
 from unmask.masking.masker import MaskedRows
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
-from unmask.training.figures import Figures, HasFigures, check_finite
+from unmask.training.figures import Figures, HasFigures
+from unmask.training.group import Group
 from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
+from unmask.training.retries import kind_of_failure
 from unmask.training.step_parts import parts_of
+
+_MOST_PARTS = 1 << 20  # of a step; sets the seeds of processes apart
 
 
 @dataclass(frozen=True)
@@ -67,21 +72,24 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     objectives: Sequence[Objective] = (),
     leading: Objective = PREDICT_MASKED,
     observe: bool = False,
+    patient: bool = False,
 ) -> StepResult:
     """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
-    however many parts it is computed in: means of parts with unequal numbers of targets must not be averaged. What is
-    minimised is the loss per predicted token plus that of each other objective, times its weight.
+    however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
+    averaged. What is minimised is the loss per predicted token plus that of each other objective, times its weight.
 
     On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
     they are finite; on a CPU that is known before anything is updated.
 
+    Each of several processes (the optimizer's group) is given its share of the rows. All make the step, or none does.
+
     Args:
         model: On the device of the rows, or on a GPU.
         optimizer: Its parameters' optimizer.
-        rows: What the batch holds.
-        masked: What the model sees and must predict.
+        rows: What the batch holds, or this process's share of it.
+        masked: What the model sees and must predict there.
         learning_rate_scale: Factor of the peak learning rates.
         step: Number of the step, for the error's text.
         dropout_seed: What a model with dropout drops is a function of it and the number of the part.
@@ -89,22 +97,32 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         objectives: What is learned beside the leading objective.
         leading: Whose loss is that of the step: masked tokens, or a task that a model is fine-tuned for.
         observe: Whether the result says what each prediction came to.
+        patient: Whether other processes may take long for this step, since something is compiled in it.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it, and
             nothing was updated there, either.
+        FailedElsewhereError: Another process failed in it; nothing was updated.
+        GroupError: Another process has ended, or does not answer.
         MemoryFullError: Memory ran out in the update, when some weights were changed.
     """
-    device = model.encoder.device
+    device, group = model.encoder.device, optimizer.group
     learned = (leading, *objectives)
     parts = parts_of(rows, masked, learned, micro_rows=micro_rows, device=device, width=model.encoder.width)
-    counts = {each.name: sum(len(part.targets[i]) for part in parts) for i, each in enumerate(learned)}
-    totals = [sum(of_parts) or 1.0 for of_parts in zip(*(part.totals for part in parts), strict=True)]
+    # What losses are divided by and how many targets they are of: in all parts, and of all processes.
+    found = [
+        (sum(part.totals[i] for part in parts), sum(len(part.targets[i]) for part in parts))
+        for i in range(len(learned))
+    ]
+    told = group.told([number for pair in found for number in pair], patient=patient)
+    totals = [math.fsum(each) or 1.0 for each in zip(*(said[::2] for said in told), strict=True)]
+    of_all = [int(sum(each)) for each in zip(*(said[1::2] for said in told), strict=True)]
+    counts = dict(zip((each.name for each in learned), of_all, strict=True))
     observed: list[Observed] = []
     sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
-    try:
+    with optimizer.computing(kind_of_failure, patient=patient):
         for number, part in enumerate(parts):
-            seed = None if dropout_seed is None else mix_ints(dropout_seed, number)
+            seed = None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
             hidden_BSD = model.encoder(
                 part.input_ids_BS,
                 segment_ids_BS=part.segment_ids_BS,
@@ -115,24 +133,26 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
             )
             loss = torch.zeros((), device=device)
             for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
-                found = objective.losses(model, hidden_BSD.flatten(0, 1), target, seed)
+                losses = objective.losses(model, hidden_BSD.flatten(0, 1), target, seed)
                 if observe and objective is PREDICT_MASKED:
-                    observed.append(Observed(target.classes_N, found.each_N, found.wrong_N, part.pos_N))
-                mean = found.total / totals[index]
+                    observed.append(Observed(target.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
+                mean = losses.total / totals[index]
                 sums[index] = sums[index] + mean.detach().to(sums[index].dtype)
                 loss = loss + objective.weight * mean
-            if not works_on_its_own(device):
-                check_finite(step, list(counts), [each.item() for each in sums])
+            if number + 1 == len(parts):
+                optimizer.begin_last_part()
             loss.backward()
-        norm = optimizer.clip()
-        values_F = torch.stack([*sums, norm.to(sums[0].dtype)])
-        diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
-        figures = Figures(step, counts, values_F)
-        if diverged is None:
+    norm = optimizer.clip()
+    losses_O = group.summed(torch.stack(sums))
+    values_F = torch.cat([losses_O, norm.to(losses_O.dtype)[None]])
+    diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
+    figures = Figures(step, counts, values_F)
+    if diverged is None:
+        try:
             figures.read()
-    except DivergedError:
-        optimizer.clear()
-        raise
+        except DivergedError:
+            optimizer.clear()
+            raise
     try:
         optimizer.step(learning_rate_scale, diverged=diverged)
     except (MemoryError, RuntimeError) as error:
@@ -142,16 +162,17 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
             f"memory ran out while the weights of step {step} were changed ({reason_of(error)}): it cannot "
             "be made again; go on with --resume when more memory is free, or take a smaller model"
         ) from error
-    return StepResult(figures, counts[leading.name], len(parts), _joined(observed))
+    return StepResult(figures, counts[leading.name], len(parts), _joined(observed, group))
 
 
-def _joined(observed: list[Observed]) -> Observed | None:
+def _joined(observed: list[Observed], group: Group) -> Observed | None:
+    """What all parts and processes came to, in the order of their rows, as one process would have it."""
     if not observed:
         return None
     pos = [entry.pos_N for entry in observed if entry.pos_N is not None]  # all parts have them, or none does
     return Observed(
-        targets_N=torch.cat([entry.targets_N for entry in observed]),
-        losses_N=torch.cat([entry.losses_N for entry in observed]),
-        wrong_N=torch.cat([entry.wrong_N for entry in observed]),
-        pos_N=torch.cat(pos) if pos else None,
+        targets_N=group.joined(torch.cat([entry.targets_N for entry in observed])),
+        losses_N=group.joined(torch.cat([entry.losses_N for entry in observed])),
+        wrong_N=group.joined(torch.cat([entry.wrong_N for entry in observed])),
+        pos_N=group.joined(torch.cat(pos)) if pos else None,
     )

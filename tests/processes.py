@@ -1,0 +1,69 @@
+"""Functions that several processes run as one group, as `torchrun` would start them.
+
+    found = in_processes(2, "tests.training.group_runs:trained", tmp_path, {"steps": 20})
+
+calls `trained(folder, steps=20)` in each, and has what they return, in their order.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from tests.command_line import PATIENCE
+
+
+def start(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[subprocess.Popen[str]]:
+    """Starts the processes; each writes what the function returns to `folder/NUMBER.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "store").unlink(missing_ok=True)
+    (folder / "given.json").write_text(json.dumps(given))
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.processes", function, str(folder), str(number), str(count)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def ended(processes: list[subprocess.Popen[str]], *, within: float = PATIENCE) -> list[tuple[int, str]]:
+    """Exit code and stderr of each. Whoever does not end is killed."""
+    try:
+        told = [process.communicate(timeout=within)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, said) for process, said in zip(processes, told, strict=True)]
+
+
+def in_processes(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[Any]:
+    """What the function returns in each process, in their order."""
+    codes, said = zip(*ended(start(count, function, folder, given)), strict=True)
+    assert not any(codes), "\n\n".join(said)
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
+
+
+def _main() -> None:
+    name, folder, number, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    if count > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
+    module, function = name.split(":")
+    found = getattr(importlib.import_module(module), function)(
+        folder, **json.loads((folder / "given.json").read_text())
+    )
+    (folder / f"{number}.json").write_text(json.dumps(found))
+    sys.stderr.flush()
+    os._exit(0)  # threads of torch's that outlive its groups may abort the interpreter as it ends
+
+
+if __name__ == "__main__":
+    _main()

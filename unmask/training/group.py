@@ -1,0 +1,296 @@
+"""The processes that train one model together, and what they say to each other.
+
+One process is the case that the code is read as; `torchrun` makes several of them, or whatever made a process group of
+torch's before (Ray Train, a notebook's launcher). Each takes its share of the rows of every step:
+
+    process 0   rows 0..3 ──▶ gradient ─┐                              ┌─▶ new weights
+    process 1   rows 4..7 ──▶ gradient ─┴─ added, and applied by owners ─┴─▶ new weights
+
+Words, a few numbers a step, go by gloo from host to host, also where gradients go from GPU to GPU: nobody waits for a
+device to be told something. What is decided (too little memory, a signal, the clock) is decided from such words, so
+that all decide alike and nobody waits for who has left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from unmask.errors import EndedElsewhereError, UnmaskError
+from unmask.rows.stream import WHOLE, Share
+from unmask.training.meeting import store_of_this_start
+
+Value = TypeVar("Value")
+
+ANSWER = timedelta(seconds=50)  # that another process may take between two words of a step
+PATIENCE = timedelta(days=7)  # while the first one prepares data; whoever dies is noticed at once nevertheless
+
+
+class GroupError(UnmaskError):
+    """Another process has ended, or does not answer."""
+
+
+class Group(Protocol):
+    """The processes, as one of them sees the others. Whatever is called is called by all, in the same order.
+
+    Attributes:
+        share: This process's place, and how many there are.
+    """
+
+    share: Share
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and shows what all have done."""
+
+    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
+        """What every process says, in their order.
+
+        Args:
+            values: What this one says; as many numbers as the others.
+            patient: Whether the others may take longer than usual to say theirs (they compile, say).
+
+        Raises:
+            GroupError: Another process has ended, or does not answer.
+        """
+
+    def of_first(self, value: Value) -> Value:
+        """What the first process has: anything that JSON can say. The others wait for it, however long.
+
+        Raises:
+            GroupError: It has ended.
+        """
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """A tensor's sum over all processes, where it is."""
+
+    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
+        """Tensors of every process, of unequal lengths, one after the other."""
+
+    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """Begins to add a tensor up, into that of one process; what is returned waits for it."""
+
+    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """Begins to copy one process's tensor into that of all; what is returned waits for it."""
+
+
+class Alone:
+    """One process."""
+
+    share = WHOLE
+    is_first = True
+
+    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
+        """What was given."""
+        return [list(values)]
+
+    def of_first(self, value: Value) -> Value:
+        """What was given."""
+        return value
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """What was given."""
+        return tensor
+
+    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
+        """What was given."""
+        return tensor_N
+
+    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """Nothing is to be done."""
+        return _done
+
+    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """Nothing is to be done."""
+        return _done
+
+
+def _done() -> None:
+    pass
+
+
+ALONE = Alone()
+
+
+class Processes:
+    """Several processes of a group of torch's that has been initialised.
+
+    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience.
+    """
+
+    def __init__(self) -> None:
+        self.share = Share(dist.get_rank(), dist.get_world_size())
+        self._words = dist.new_group(backend="gloo", timeout=ANSWER)
+        self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and shows what all have done."""
+        return self.share.number == 0
+
+    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
+        """See `Group.told`."""
+        own = torch.tensor(list(values), dtype=torch.float64)
+        every = [torch.empty_like(own) for _ in range(self.share.of)]
+        with self._answered():
+            dist.all_gather(every, own, group=self._patient if patient else self._words)
+        return [each.tolist() for each in every]
+
+    def of_first(self, value: Value) -> Value:
+        """See `Group.of_first`."""
+        content = json.dumps(value).encode() if self.is_first else b""
+        size = torch.tensor([len(content)])
+        with self._answered():
+            dist.broadcast(size, 0, group=self._patient)
+            found = torch.zeros(int(size), dtype=torch.uint8)
+            if self.is_first:
+                found.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+            dist.broadcast(found, 0, group=self._patient)
+        result: Value = json.loads(bytes(found.tolist()))
+        return result
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """See `Group.summed`."""
+        total = tensor.clone()
+        with self._answered():
+            dist.all_reduce(total)
+        return total
+
+    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
+        """See `Group.joined`."""
+        sizes = [int(size) for (size,) in self.told([len(tensor_N)], patient=patient)]
+        longest = tensor_N.new_zeros(max(sizes), dtype=torch.uint8 if tensor_N.dtype == torch.bool else tensor_N.dtype)
+        longest[: len(tensor_N)] = tensor_N
+        every = [torch.empty_like(longest) for _ in sizes]
+        with self._answered():
+            dist.all_gather(every, longest)
+        return torch.cat([each[:size] for each, size in zip(every, sizes, strict=True)]).to(tensor_N.dtype)
+
+    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """See `Group.reduce`."""
+        return self._later(dist.reduce(tensor, owner, async_op=True))
+
+    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
+        """See `Group.spread`."""
+        return self._later(dist.broadcast(tensor, owner, async_op=True))
+
+    def _later(self, work: Any) -> Callable[[], object]:
+        def wait() -> None:
+            with self._answered():
+                work.wait()
+
+        return wait
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # as torch calls what its backends say
+            reason = _first_sentence(error)
+            raise GroupError(
+                f"process {self.share.number} of {self.share.of} (counted from 0) ends, since another has ended or "
+                f"does not answer ({reason}); what that one said tells why. Go on with --resume"
+            ) from error
+
+
+def join_group() -> Group:
+    """The group that this process was started in: torch's where there is one, or that of `torchrun`; else it is alone.
+
+    A process that is one of several on a machine takes the GPU of its number there.
+
+    Raises:
+        GroupError: The other processes are not found.
+    """
+    if not dist.is_available():
+        return ALONE
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+            return ALONE
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        try:
+            store, rank, size = store_of_this_start()
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+            atexit.register(dist.destroy_process_group)
+        except (RuntimeError, ValueError) as error:
+            reason = _first_sentence(error)
+            raise GroupError(f"the other processes that torchrun speaks of are not found ({reason})") from error
+    if dist.get_world_size() == 1:
+        return ALONE
+    global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
+    if _joined is None:
+        _joined = Processes()
+    return _joined
+
+
+_joined: Processes | None = None
+
+
+def _first_sentence(error: Exception) -> str:
+    """What a backend says, without the place in its source, and without what it adds."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"^\[[^]]*\] *", "", line).split(". ")[0]
+
+
+def by_first(group: Group, work: Callable[[], Value]) -> Value:
+    """What the first process finds or does alone, for all of them.
+
+    Args:
+        group: The processes.
+        work: Gives something that JSON can say.
+
+    Raises:
+        EndedElsewhereError: The first could not do it, and says why.
+    """
+    if not group.is_first:
+        went_well, value = group.of_first((False, None))
+        if not went_well:
+            raise EndedElsewhereError("the first process says why")
+        return value  # type: ignore[return-value]
+    try:
+        value = work()
+    except BaseException:
+        group.of_first((False, None))
+        raise
+    group.of_first((True, value))
+    return value
+
+
+def alike(group: Group, work: Callable[[], Value]) -> Value:
+    """Does the same in all processes. Where the first fails, too, it alone says why.
+
+    Raises:
+        EndedElsewhereError: Another process could not do it, and says why.
+    """
+    try:
+        value = work()
+    except UnmaskError as error:
+        first_failed, *_ = group.told([1.0], patient=True)
+        if group.is_first or not first_failed[0]:
+            raise
+        raise EndedElsewhereError("the first process says why") from error
+    if any(failed for (failed,) in group.told([0.0], patient=True)):
+        raise EndedElsewhereError("another process says why")
+    return value
+
+
+def first_before_others(group: Group, work: Callable[[], Value]) -> Value:
+    """Has the first process do something that writes, and then each of the others, who finds it done.
+
+    Raises:
+        EndedElsewhereError: The first could not do it, and says why.
+    """
+    done: list[Value] = []
+    by_first(group, lambda: done.append(work()))
+    return done[0] if group.is_first else work()

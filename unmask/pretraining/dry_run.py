@@ -36,6 +36,7 @@ from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled
 from unmask.shards.preparation import open_annotated, prepare
+from unmask.text.addresses import with_local_copies
 from unmask.text.documents import TextPiece
 from unmask.text.pipes import is_stream
 from unmask.text.settings import AnnotationSettings, CorpusSettings
@@ -178,6 +179,7 @@ def forecast_preparation(
         "annotation.columns": annotate,
     }
     recipe = load_recipe(options=options, overrides=as_overrides(settings))
+    paths = with_local_copies(paths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
 
@@ -262,7 +264,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
     Raises:
         UnmaskError: As the real run.
     """
-    sources = list(paths or [packaged_corpus()])
+    sources = alike(group, lambda: with_local_copies(paths or [packaged_corpus()]))
     with ExitStack() as held:
         said = by_first(group, lambda: _sample(sources, recipe, held))
         scratch, text = Path(said["scratch"]), TextForecast(**said["text"])

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from unmask.errors import CorpusError
 from unmask.files import whole_folder, writing
 from unmask.progress import Notify, Progress, ignore
+from unmask.text.addresses import address_of, with_local_copies
 from unmask.text.pipes import STDIN, StreamNames, is_stream, keep_stream
 from unmask.text.reading import bare_suffix
 from unmask.text.sources import SUFFIXES, part_named
@@ -75,10 +76,11 @@ def told_apart(texts: Texts | None) -> list[Named] | None:
     """What a user gives as text: paths, or texts that are in memory.
 
     A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
-    does and there is white space in one. Whatever else can be gone through is texts or rows.
+    does and there is white space in one. Whatever else can be gone through is texts or rows. What an address names
+    (`s3://bucket/corpus`) is fetched, see `unmask.text.addresses`.
 
     Raises:
-        CorpusError: There is nothing in it, or it is neither.
+        CorpusError: There is nothing in it, it is neither, or an address cannot be read.
 
     Example: `["a.txt", "b.txt"]` are paths; `["Some words.", "Others."]` and `iter(["word"])` are texts.
     """
@@ -87,11 +89,11 @@ def told_apart(texts: Texts | None) -> list[Named] | None:
     if isinstance(texts, str | os.PathLike):
         if isinstance(texts, str) and (len(texts) > _LONG_NAME or "\n" in texts):
             raise CorpusError(f"{texts[:30]!r}...: that is a text, where a path is taken; give texts as a list")
-        return [texts if isinstance(texts, str) else Path(texts)]
+        return with_local_copies([texts if isinstance(texts, str) else Path(texts)])
     if isinstance(texts, list | tuple) and all(isinstance(text, str | os.PathLike | InMemory) for text in texts):
         if not texts:
             raise CorpusError("the list that was given is empty; give texts, or paths")
-        return [InMemory(texts)] if _are_texts(texts) else list(texts)
+        return [InMemory(texts)] if _are_texts(texts) else with_local_copies(texts)
     return [InMemory(texts)]
 
 
@@ -113,7 +115,7 @@ def _are_texts(strings: Sequence[Any]) -> bool:
 def _names_file(string: str) -> bool:
     if len(string) > _LONG_NAME and "/" not in string:
         return False
-    if string == STDIN or os.path.exists(string):
+    if string == STDIN or os.path.exists(string) or address_of(string) is not None:
         return True
     if any(map(str.isspace, string)):
         return False

@@ -147,7 +147,9 @@ def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypa
     """A held-out loss that is lowest in the middle: its checkpoint stays beside the latest ones."""
     evaluate = HeldOutSet.evaluate
     losses = iter([5.0, 4.0, 3.0, 4.5, 4.6, 4.7])
-    monkeypatch.setattr(HeldOutSet, "evaluate", lambda self, model: replace(evaluate(self, model), loss=next(losses)))
+    monkeypatch.setattr(
+        HeldOutSet, "evaluate", lambda self, model, **_: replace(evaluate(self, model), loss=next(losses))
+    )
     run = unmask.pretrain(
         [corpus_file], out=tmp_path / "run", steps=40, vocab_size=200,
         settings=(*SMALL, "evaluation.times=4", "checkpoint.every_steps=5", "checkpoint.keep=1"),
@@ -349,8 +351,8 @@ def test_a_held_out_loss_that_is_no_number_is_divergence(
     """An update may ruin a model whose losses were finite until then. It is neither the best nor saved."""
     real = Watch.measure
 
-    def measure(self: Watch, state: TrainState, *given: Any) -> HeldOut:
-        result = real(self, state, *given)
+    def measure(self: Watch, state: TrainState, *given: Any, **named: Any) -> HeldOut:
+        result = real(self, state, *given, **named)
         return replace(result, loss=float("nan")) if state.step == 4 else result
 
     monkeypatch.setattr(Watch, "measure", measure)

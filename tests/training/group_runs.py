@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from unmask.network.block import run_block
 from unmask.network.fused import losses_of_part
 from unmask.pretraining import pretraining, training_run
 from unmask.pretraining.training_run import Interrupted, TrainingRun
+from unmask.training import group as group_module
 from unmask.training import loop
 from unmask.training.group import join_group
 from unmask.training.loop import StepReport, train
@@ -36,18 +38,23 @@ SMALL = (
 )  # fmt: skip
 
 
-def pretrained(folder: Path, *, data: str, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def pretrained(
+    folder: Path, *, data: str, runs: dict[str, dict[str, Any]], answer: float | None = None
+) -> dict[str, dict[str, Any]]:
     """Pretrains some models.
 
     Args:
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         data: Prepared shards.
         runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
+        answer: Seconds within which processes must answer; None: as always.
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
         `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
+    if answer is not None:
+        group_module.ANSWER = timedelta(seconds=answer)
     return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
 
 

@@ -15,8 +15,10 @@ import pytest
 from safetensors.torch import load_file
 from torch.distributed import HashStore
 
+from tests.command_line import PATIENCE
 from tests.processes import ended, in_processes, start
 from unmask.training.checkpoints import list_checkpoints
+from unmask.training.group import ANSWER
 from unmask.training.meeting import agreed_name
 
 PRETRAINED = "tests.training.group_runs:pretrained"
@@ -168,19 +170,19 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
     assert suffixes == {".safetensors", ".json"}
 
 
-@pytest.mark.parametrize("kind", ["kill", pytest.param("hang", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["kill", "hang"])
 def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path, kind: str) -> None:
     runs = {"run": {"settings": ["checkpoint.every_steps=2"], "trouble": [kind, 5]}}
-    begin = time.monotonic()
-    processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs})
-    assert processes[0].wait(timeout=600) == 0, processes[0].communicate()[1]
-    assert time.monotonic() - begin < 60 + 100, "a minute, and what comes before it"
+    processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs, "answer": 9.0})
+    assert processes[0].wait(timeout=PATIENCE) == 0, processes[0].communicate()[1]
     processes[1].send_signal(signal.SIGKILL)
     assert ended(processes)[1][0] == -signal.SIGKILL
     kind_of, text = json.loads((tmp_path / "0.json").read_text())["run"]["ended"]
     assert kind_of == "GroupError"
     assert text.startswith("process 0 of 2 (counted from 0) ends, since another has ended or does not answer")
     assert "\n" not in text
+    assert ANSWER.total_seconds() < 60
     saved = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert saved[-1].name in ("step-00000002", "step-00000004")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import PATIENCE, Main
+from unmask.pretraining.training_run import Interrupted, Interruption
 from unmask.training.checkpoints import list_checkpoints
 
 COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
@@ -91,6 +92,16 @@ def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path, signum: in
     step = int(saved.name.removeprefix("step-"))
     assert f"stopped and saved at step {step:,}; go on with --out {tmp_path} --resume" in errors
     assert 20 <= step < 200
+
+
+def test_a_signal_that_comes_within_a_library_in_c() -> None:
+    """Which makes another error of what the handler raises."""
+    stopped = Interrupted(signal.SIGINT, "stopped")
+    with pytest.raises(Interrupted) as caught, Interruption():
+        raise SystemError("returned a result with an exception set") from stopped
+    assert caught.value is stopped
+    with pytest.raises(SystemError), Interruption():
+        raise SystemError("something else") from ValueError("no signal")
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

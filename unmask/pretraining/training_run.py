@@ -88,6 +88,8 @@ class Interruption:
     ) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+        if isinstance(error, SystemError) and (stopped := _behind(error)) is not None:
+            raise stopped
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.patient and self.signum is None:
@@ -103,6 +105,12 @@ class Interruption:
             yield
         finally:
             self.patient = False
+
+
+def _behind(error: BaseException) -> Interrupted | None:
+    """The interruption that an error was made of: libraries in C make another of what a signal raises within them."""
+    cause = error.__cause__
+    return cause if cause is None or isinstance(cause, Interrupted) else _behind(cause)
 
 
 CHECKPOINT_SECONDS = 120.0

@@ -100,6 +100,9 @@ def _run(
         patch.setattr(training_run, "train", noting)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(loop, "training_step", troubled)
+        if kind == "small":
+            fits = 64 if group.share.number == 1 else None
+            patch.setattr(loop, "first_micro_tokens", lambda *given, **named: fits)
         if kind == "compiling":
             tensor_operations(patch)
             patch.setattr("unmask.network.encoder.choose_attention", lambda *given, **named: "bias")

@@ -60,7 +60,8 @@ def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """The same runs by two processes, and those that one of them meets something in."""
     folder = tmp_path_factory.mktemp("two")
     clock = {"clock": {"settings": LENGTHS, "steps": None, "minutes": 0.03, "trouble": ["clock", 0]}}
-    given = {"data": str(data_folder), "runs": RUNS | clock | TROUBLES}
+    small = {"small": {"settings": [], "trouble": ["small", 0]}}
+    given = {"data": str(data_folder), "runs": RUNS | clock | small | TROUBLES}
     return folder, in_processes(2, PRETRAINED, folder, given)
 
 
@@ -121,6 +122,13 @@ def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Tol
         assert told["memory"]["micro_batches"] == [1] * 4 + [2] * 16
         assert told["memory"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
     assert two[1][0]["memory"]["weights"] == two[1][1]["memory"]["weights"]
+
+
+def test_the_smallest_device_says_how_much_goes_at_once(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
+    """By calculation two rows at once fit one process, and all of them the other."""
+    for told in two[1]:
+        assert told["small"]["micro_batches"] == [2] * 20
+        assert told["small"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
 
 
 def test_what_one_cannot_compile_none_compiles(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:

@@ -17,7 +17,6 @@ from unmask.compiled import is_compiled
 from unmask.errors import DivergedError, EndedElsewhereError, addressed
 from unmask.files import typed
 from unmask.masking.masker import Masker
-from unmask.masking.rate_schedule import rate_at
 from unmask.network.compiling import compile_model
 from unmask.network.encoder import MaskedLM
 from unmask.network.initial_weights import initialise
@@ -36,10 +35,9 @@ from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.budget import Budget
 from unmask.training.checkpoints import CheckpointWriter, TrainState, clear_parts, list_checkpoints, load_checkpoint
-from unmask.training.gpu_memory import first_micro_tokens
 from unmask.training.group import ALONE, Group, by_first
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
-from unmask.training.loop import StepReport, train
+from unmask.training.loop import StepReport, begin_with_parts, train
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
 
@@ -296,9 +294,9 @@ class TrainingRun:
 
     def _begin_with_parts(self) -> int | None:
         """How many positions go at once in the first steps; None: all of a step."""
-        training, rate = self.recipe.training, rate_at(self.recipe.masking.rate, 0.0)
-        found = self.state.micro_tokens or first_micro_tokens(self.state.model, training, self.device, rate=rate)
-        self.state.micro_tokens = found
+        training = self.recipe.training
+        begin_with_parts(self.state, self.masker, training)
+        found = self.state.micro_tokens
         if found is not None and found != training.micro_batch_tokens:
             self.reporter.note(f"steps are made in parts of {found:,} positions, which fit the GPU by calculation")
         return found

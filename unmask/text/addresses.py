@@ -151,7 +151,9 @@ def _tried(what: str, work: Callable[[], Value]) -> Value:
     for number in range(TRIES):
         try:
             return work()
-        except (CorpusError, *_FOR_GOOD) as error:
+        except CorpusError:
+            raise
+        except _FOR_GOOD as error:
             raise CorpusError(f"{what}: {type(error).__name__}: {error}") from error
         except Exception as error:  # whatever a package for a kind of server raises
             if getattr(error, "errno", None) in _OF_DISK:

@@ -111,7 +111,7 @@ def train(
         keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
-    state.micro_tokens = state.micro_tokens or _first_micro_tokens(state, masker, settings)
+    begin_with_parts(state, masker, settings)
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
     by_clock = budget.seconds is not None
@@ -200,12 +200,17 @@ def _request(
     )
 
 
-def _first_micro_tokens(state: TrainableState[Any], masker: Masker | None, settings: TrainingSettings) -> int | None:
-    """Positions that are computed at once in the first steps, in each process; None: all."""
+def begin_with_parts(state: TrainableState[Any], masker: Masker | None, settings: TrainingSettings) -> None:
+    """Sets how many positions the first steps compute at once: as many in every process; None: all.
+
+    What memory running out has shown before stays as it is.
+    """
+    if state.micro_tokens is not None:
+        return
     rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
     found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate)
     least = min(said for (said,) in state.optimizer.group.told([math.inf if found is None else found], patient=True))
-    return None if math.isinf(least) else int(least)
+    state.micro_tokens = None if math.isinf(least) else int(least)
 
 
 def _step(

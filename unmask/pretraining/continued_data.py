@@ -154,7 +154,7 @@ def _write(corpus: Corpus, tokenizer: Tokenizer, out: Path, *, held_only: bool) 
     size = job_bytes(sum(source.path.stat().st_size for source in corpus.all_sources()))
     with closing(corpus.pieces()) as pieces:
         wanted = ((piece, held) for piece, held in pieces if held or not held_only)
-        return [out / file.name for job in cut_jobs(wanted, size) for file in run_job(job, tokenizer, out).shards]
+        return [out / file.name for job in cut_jobs(wanted, size) for file in run_job(job, tokenizer, out)[0].shards]
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:

@@ -35,7 +35,8 @@ from unmask.progress import duration
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled
-from unmask.shards.preparation import open_annotated, prepare
+from unmask.shards.preparation import prepare
+from unmask.shards.stages import open_annotated
 from unmask.text.addresses import with_local_copies
 from unmask.text.documents import TextPiece
 from unmask.text.pipes import is_stream

@@ -17,7 +17,8 @@ from unmask.masking.vocabulary_tables import Tables
 from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.recipe import Recipe
 from unmask.shards.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
-from unmask.shards.preparation import preparation_settings, prepare
+from unmask.shards.preparation import prepare
+from unmask.shards.stages import preparation_settings
 from unmask.shards.store import TokenStore
 from unmask.text.settings import AnnotationSettings, CorpusSettings
 from unmask.tokenizer.loading import load_tokenizer

@@ -2,12 +2,12 @@
 
     manifest.json            written last: a folder with a manifest is complete
     tokenizer/               tokenizer.json and what transformers wants beside it
-    train/00000.arrow ...    token shards (see `unmask.shards.store`), one a job
-    validation/00000.arrow ...
+    train/00000-00000.arrow ...    token shards (see `unmask.shards.store`), one a job: number of task and job
+    validation/00000-00000.arrow ...
     stdin.txt                what came on standard input, if that was a source
     pipes/                   what came out of pipes, if some were
     given/                   texts that were in memory, if they were given so
-    parts/00000.json ...     what each finished job came to
+    parts/                   what was found and made so far (see `unmask.shards.passes`)
     unfinished.json          what is being made, and of what
 
 The last two are there only while the data is made. A kill at any moment leaves either of two things: whole data with
@@ -21,11 +21,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.claimed import ClaimedFolder
+from unmask.claimed import ClaimedFolder, held_file
 from unmask.errors import DataError
 from unmask.files import sync_folder, write_atomically, writing
 from unmask.shards.job_parts import PARTS
@@ -40,7 +41,8 @@ from unmask.values import parse_json
 UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
 # Written into the tokenizer that stands beside the data; a model writes its own length.
 ANY_LENGTH = int(1e9)
-_SHARD = re.compile(r"\d{5,}\.arrow(\.partial)?")
+_SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
+_MADE = re.compile(r"\d{5,}(-\d{5,})?\.(json|npy|task)")
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,11 @@ class DataFolder:
             self._manifest.unlink(missing_ok=True)
             if anew:
                 self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
-                for folder in (*self.splits, self.parts):
+                for folder in self.splits:
                     shutil.rmtree(folder, ignore_errors=True)
+                for path in self.parts.glob("*"):
+                    if _MADE.fullmatch(path.name):  # what was found before the tokenizer stays
+                        path.unlink()
             self.tokenizer.mkdir(exist_ok=True)
             tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
             sync_folder(self.tokenizer)
@@ -152,6 +157,21 @@ class DataFolder:
             for folder in self.splits:
                 folder.mkdir(exist_ok=True)
         write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
+
+    def forget(self) -> None:
+        """Removes what was found so far, so that all of it is looked for anew."""
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+    def held_part(self, number: int, of: int) -> AbstractContextManager[None]:
+        """While it is entered, no other process does this part; those of other parts may do theirs.
+
+        Raises:
+            DataError: Another process does it.
+            WriteError: The folder is closed to us.
+        """
+        with writing(self.parts):
+            self.parts.mkdir(parents=True, exist_ok=True)
+        return held_file(self.parts / f"part {number} of {of}")
 
     def finish(self, manifest: Manifest) -> None:
         """Removes shards that the manifest does not list, writes it, and removes what it was put together from.

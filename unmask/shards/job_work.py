@@ -62,7 +62,7 @@ def run_job(
     made_by: str = "",
     annotator: Annotator | None = None,
     count: Callable[[int], None] = lambda num_bytes: None,
-) -> JobPart:
+) -> tuple[JobPart, NDArray[np.int64]]:
     """Tokenizes a job and writes its shards. The same job always gives the same files, byte for byte.
 
     Args:
@@ -74,7 +74,8 @@ def run_job(
         count: Told after each batch how many bytes of text were in it.
 
     Returns:
-        What came of it. Saving the part makes the job count as done.
+        What came of it, and how often each token stands in the training split ([vocab_size]). Saving the part makes
+        the job count as done.
 
     Raises:
         DataError: The shards cannot be written, or annotations do not fit the plan.
@@ -84,7 +85,7 @@ def run_job(
     labelled = job.label is not None
     splits = [
         _SplitWork(
-            root, name, job.number, tokenizer, widths, labelled, grouped=name == VALIDATION and job.group is not None
+            root, name, job.name, tokenizer, widths, labelled, grouped=name == VALIDATION and job.group is not None
         )
         for name in (TRAIN, VALIDATION)
     ]
@@ -101,27 +102,24 @@ def run_job(
             if rows.any():
                 split.add(batch if rows.all() else batch.select(rows))
         count(int(batch.num_bytes.sum()))
-    counts = splits[0].counts
-    used = np.flatnonzero(counts)
     try:
         train, validation = (split.finish() for split in splits)
     except OSError as error:
         raise cannot_write(root, error) from error
-    return JobPart(
-        number=job.number,
+    part = JobPart(
+        name=job.name,
         content_hash=job.content_hash,
         made_by=made_by,
-        last_document=int(job.document[-1]),
         bytes=int(job.num_bytes.sum()),
         without_tokens=without_tokens,
         texts=census.texts,
         single_words=census.single_words,
         train=train,
         validation=validation,
-        frequencies=(used.tolist(), counts[used].tolist()),
         spans=spans,
         labels=_documents_by_class(job),
     )
+    return part, splits[0].counts
 
 
 def _documents_by_class(job: Job) -> list[int]:
@@ -147,9 +145,9 @@ def finish_job(
         DataError: A file cannot be written.
         SettingsError: As for `run_job`.
     """
-    part = run_job(job, tokenizer, root, made_by=made_by, annotator=annotator, count=count)
+    part, counts = run_job(job, tokenizer, root, made_by=made_by, annotator=annotator, count=count)
     try:
-        part.save(root)
+        part.save(root, counts)
     except OSError as error:
         raise cannot_write(root, error) from error
 
@@ -199,14 +197,14 @@ class _SplitWork:
         self,
         root: Path,
         split: str,
-        number: int,
+        job: str,
         tokenizer: Tokenizer,
         annotations: Widths,
         labelled: bool,
         *,
         grouped: bool,
     ) -> None:
-        name = f"{split}/{number:05d}.arrow"
+        name = f"{split}/{job}.arrow"
         self.writer = ShardWriter(
             root,
             name,

@@ -1,4 +1,4 @@
-"""The corpus cut into jobs: stretches of text that are tokenized apart from each other.
+"""A task's text cut into jobs: stretches that are tokenized apart from each other.
 
 How it is cut depends on the sources alone, never on the number of workers or on what was done before, so that the
 shards, one a job and split, are the same files however the work was shared out, stopped and taken up again.
@@ -30,7 +30,8 @@ class Job:
     """Consecutive pieces of the corpus.
 
     Attributes:
-        number: Of the job, counted from 0.
+        task: Number of the task that the text is read in.
+        number: Of the job in its task, counted from 0.
         texts: The pieces' texts.
         document: [num_pieces], int64: number of the document.
         offset: [num_pieces], int64: byte of the document's text at which the piece begins.
@@ -42,6 +43,7 @@ class Job:
             document where it is in none. None where no piece is in any.
     """
 
+    task: int
     number: int
     texts: list[str]
     document: NDArray[np.int64]
@@ -52,9 +54,31 @@ class Job:
     label: NDArray[np.int64] | None = None
     group: NDArray[np.int64] | None = None
 
+    @property
+    def name(self) -> str:
+        """Of its part and shards."""
+        return f"{self.task:05d}-{self.number:05d}"
+
+    def without(self, left_out: NDArray[np.bool_]) -> Job:
+        """The job without some of its pieces."""
+        stays = ~left_out
+        places = np.flatnonzero(stays).tolist()
+        return Job(
+            self.task,
+            self.number,
+            [self.texts[place] for place in places],
+            self.document[stays],
+            self.offset[stays],
+            self.num_bytes[stays],
+            self.held[stays],
+            None if self.spans is None else [self.spans[place] for place in places],
+            None if self.label is None else self.label[stays],
+            None if self.group is None else self.group[stays],
+        )
+
     @cached_property
     def content_hash(self) -> str:
-        """A hash of all of it but the number."""
+        """A hash of all of it but the numbers."""
         digest = hashlib.blake2b("".join(self.texts).encode(), digest_size=16)
         for column in (self.document, self.offset, self.num_bytes, self.held):
             digest.update(column.tobytes())
@@ -82,14 +106,15 @@ def job_bytes(source_bytes: int, *, slow: bool = False) -> int:
 
 
 def cut_jobs(
-    pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int, classes: Sequence[str] | None = None
+    pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
 ) -> Iterator[Job]:
     """Groups pieces into jobs.
 
     Args:
-        pieces: The corpus, each piece with whether it is held out.
+        pieces: Those of a task, each with whether it is held out.
         size_bytes: A job ends with the piece that reaches this much text.
         classes: Names of the documents' classes in the order of their numbers; None numbers none.
+        task: Number of the task.
     """
     numbers: dict[str | None, int] | None = None
     if classes is not None:
@@ -102,18 +127,21 @@ def cut_jobs(
         sizes.append(utf8_bytes(piece.text))
         gathered += sizes[-1]
         if gathered >= size_bytes:
-            yield _job(number, group, sizes, numbers)
+            yield _job((task, number), group, sizes, numbers)
             number, gathered, group, sizes = number + 1, 0, [], []
     if group:
-        yield _job(number, group, sizes, numbers)
+        yield _job((task, number), group, sizes, numbers)
 
 
 def _job(
-    number: int, group: list[tuple[TextPiece, bool]], sizes: list[int], numbers: Mapping[str | None, int] | None
+    which: tuple[int, int],
+    group: list[tuple[TextPiece, bool]],
+    sizes: list[int],
+    numbers: Mapping[str | None, int] | None,
 ) -> Job:
     grouped = any(piece.group is not None for piece, _ in group)
     return Job(
-        number,
+        *which,
         [piece.text for piece, _ in group],
         np.array([piece.document for piece, _ in group], dtype=np.int64),
         np.array([piece.offset for piece, _ in group], dtype=np.int64),

@@ -1,20 +1,24 @@
-"""The manifest, put together from the parts."""
+"""The manifest, put together from the parts: jobs to tasks, where they were made, and tasks to the corpus, here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.errors import DataError
-from unmask.shards.job_parts import SplitPart, load_part, part_file
+from unmask.shards.job_parts import JobPart, SplitPart, add_frequencies, load_part, part_file
 from unmask.shards.manifest import Manifest, Split
+from unmask.shards.passes import TaskPart, Work, load_task_part, task_file
 from unmask.shards.store import ShardFile
-from unmask.text.corpus import Corpus
-from unmask.text.near_duplicates import NearDuplicates
+from unmask.text.held_texts import HeldTexts
+from unmask.text.read_plan import ReadTask
+from unmask.text.split_check import FoundLeaks, near_duplicates
+from unmask.text.whole_corpus import Decisions
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.word_starts import WordCensus
 
@@ -50,76 +54,94 @@ class _SplitLedger:
 
 
 def put_together(
-    root: Path,
-    num_parts: int,
-    *,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    settings: dict[str, Any],
-    labels: Mapping[str, tuple[str, ...]],
-    classes: Sequence[str] | None = None,
-    near_duplicates: NearDuplicates | None = None,
+    work: Work, settings: dict[str, Any], tokenizer: Tokenizer, decisions: Decisions, held: HeldTexts
 ) -> Manifest:
-    """Adds up the parts of a corpus that was gone through to its end.
+    """Adds up what all tasks came to.
 
     Args:
-        root: The data folder.
-        num_parts: How many jobs there were; the part of each is there.
-        corpus: For its sources, its plan, and what its last pass left out.
-        tokenizer: The one the parts were made with.
+        work: What was done.
         settings: For the manifest.
-        labels: Of each column of annotation.
-        classes: Names of the documents' classes; None where none are read.
-        near_duplicates: What of the held-out text nearly stands in the training text.
+        tokenizer: The one the parts were made with.
+        decisions: About all of the text.
+        held: What is held out.
 
     Raises:
         DataError: A part is missing or damaged, because somebody else changed the folder.
     """
+    root, corpus = work.root, work.corpus
     train, validation = _SplitLedger(), _SplitLedger()
     frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    census = WordCensus()
-    documents = num_bytes = without_tokens = 0
-    spans = dict.fromkeys(labels, (0, 0))
-    per_class = np.zeros(1 + len(classes or ()), dtype=np.int64)
-    for number in range(num_parts):
-        part = load_part(root, number)
-        if part is None:
-            raise DataError(f"{part_file(root, number)}: was changed by somebody else; run the same command again")
-        train.add(part.train)
-        validation.add(part.validation)
-        # Of their type also where a job is all held out, and the lists are empty.
-        ids, counts = (np.array(values, dtype=np.int64) for values in part.frequencies)
-        frequencies[ids] += counts
-        census.texts += part.texts
-        census.single_words += part.single_words
-        documents = part.last_document + 1
-        num_bytes += part.bytes
-        without_tokens += part.without_tokens
-        per_class[: len(part.labels)] += np.array(part.labels, dtype=np.int64)
-        spans = {c: (all_ + part.spans[c][0], lost + part.spans[c][1]) for c, (all_, lost) in spans.items()}
+    census, skipped, found = WordCensus(), Counter[str](), FoundLeaks()
+    documents = num_bytes = without_tokens = left_out = 0
+    spans = {} if work.plan is None else dict.fromkeys(work.plan.labels, (0, 0))
+    per_class = np.zeros(1 + len(work.classes or ()), dtype=np.int64)
+    for task in corpus.tasks:
+        done = _of_task(work, task)
+        _add(frequencies, root, f"{task.number:05d}")
+        documents += done.documents
+        skipped.update(done.skipped)
+        left_out += done.left_out
+        found.join(done.found)
+        for name in done.jobs:
+            part = _of_job(root, name)
+            train.add(part.train)
+            validation.add(part.validation)
+            census.texts += part.texts
+            census.single_words += part.single_words
+            num_bytes += part.bytes
+            without_tokens += part.without_tokens
+            per_class[: len(part.labels)] += np.array(part.labels, dtype=np.int64)
+            spans = {c: (all_ + part.spans[c][0], lost + part.spans[c][1]) for c, (all_, lost) in spans.items()}
     _tell_of_words(census)
-    skipped = dict(corpus.skipped) | ({"documents without tokens": without_tokens} if without_tokens else {})
+    skipped += Counter({"documents without tokens": without_tokens})
     splits = train.split(), validation.split()
+    near = near_duplicates(held, found, left_out=left_out)
     return Manifest(
         sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in corpus.all_sources()),
         settings=settings,
-        plan=corpus.describe(),
+        plan=corpus.describe(decisions),
         tokenizer_sha256=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         documents=documents,
         bytes=num_bytes,
         tokens=sum(split.tokens for split in splits),
-        skipped=skipped,
-        overlap=0 if near_duplicates is None else near_duplicates.equal,
+        skipped=dict(skipped),
+        overlap=near.equal,
         train=splits[0],
         validation=splits[1],
         token_frequencies=tuple(frequencies.tolist()),
-        annotations=dict(labels),
+        annotations={} if work.plan is None else dict(work.plan.labels),
         spans=dict(spans),
-        labels=dict(zip(classes or (), per_class[1:].tolist(), strict=True)),
+        labels=dict(zip(work.classes or (), per_class[1:].tolist(), strict=True)),
         unlabelled=int(per_class[0]),
-        near_duplicates=near_duplicates,
+        near_duplicates=near,
+        left_out=tuple(corpus.left_out_examples(decisions)),
     )
+
+
+def _of_task(work: Work, task: ReadTask) -> TaskPart:
+    part = load_task_part(work.root, task.number)
+    if part is None or part.key != work.key("shards", task):
+        raise _changed(task_file(work.root, task.number))
+    return part
+
+
+def _of_job(root: Path, name: str) -> JobPart:
+    part = load_part(root, name)
+    if part is None:
+        raise _changed(part_file(root, name))
+    return part
+
+
+def _add(frequencies: NDArray[np.int64], root: Path, name: str) -> None:
+    try:
+        add_frequencies(frequencies, root, name)
+    except (OSError, ValueError) as error:
+        raise _changed(part_file(root, name)) from error
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(f"{path}: was changed by somebody else; run the same command again")
 
 
 def _tell_of_words(census: WordCensus) -> None:

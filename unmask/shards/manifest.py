@@ -12,7 +12,7 @@ from typing import Any
 from unmask.errors import DataError
 from unmask.files import file_sha256, write_atomically
 from unmask.shards.store import ShardFile
-from unmask.text.near_duplicates import NearDuplicates, from_plain
+from unmask.text.near_duplicates import LeftOutPair, NearDuplicates, from_plain
 from unmask.values import parse_json
 
 MANIFEST = "manifest.json"
@@ -65,6 +65,7 @@ class Manifest:
         unlabelled: Documents without a class, where classes were asked for.
         near_duplicates: What of the held-out text nearly stands in the training text; None in data that was made
             before this was looked at.
+        left_out: Some near-duplicates that were left out, each with the earlier text that stays.
     """
 
     sources: tuple[dict[str, Any], ...]
@@ -85,6 +86,7 @@ class Manifest:
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
     unlabelled: int = 0
     near_duplicates: NearDuplicates | None = None
+    left_out: tuple[LeftOutPair, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -124,6 +126,7 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = tuple(content[name])
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content.get(name, {}).items()}
+        content["left_out"] = tuple(LeftOutPair(*pair) for pair in content.get("left_out", ()))
         if content.get("near_duplicates") is not None:
             content["near_duplicates"] = from_plain(content["near_duplicates"])
         manifest = Manifest(**content)

@@ -1,55 +1,33 @@
 """Text to token shards: in parallel, in bounded memory, and going on where a kill has stopped it.
 
-    corpus ──cut──▶ jobs ──tokenize, in worker processes──▶ parts with their shards ──add up──▶ manifest
+    corpus ──▶ tasks ──look──▶ decisions ──survey──▶ tokenizer, held-out texts ──shards──▶ parts ──add up──▶ manifest
 
-Reading is one stream, in this process; which job a text falls into depends on the sources alone. `DataFolder` tells
-what stands in the folder that comes out.
+Each arrow is a pass over all tasks (`unmask.shards.passes`), which somebody shares out (`unmask.shards.sharing`); most
+corpora need no look. `DataFolder` tells what stands in the folder that comes out.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import os
-import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
-from unmask.errors import DataError, SettingsError, TokenizerError
-from unmask.progress import Notify, Progress, counted, ignore
-from unmask.shards.data_folder import DataFolder, Unfinished, stamp
-from unmask.shards.jobs import SMALLEST_JOB_BYTES, Job, cut_jobs, job_bytes, utf8_bytes
-from unmask.shards.ledger import put_together
+from unmask.errors import DataError, SettingsError
+from unmask.progress import Notify, ignore
+from unmask.shards.data_folder import DataFolder
+from unmask.shards.jobs import SMALLEST_JOB_BYTES
 from unmask.shards.manifest import Manifest, load_manifest
-from unmask.shards.worker_pool import WorkerPool, make_parts, usable_cores
-from unmask.text.annotation_choice import choose_origins, data_fields, plan_annotation
-from unmask.text.annotation_plan import AnnotationPlan, Annotator
-from unmask.text.annotators import read_gazetteer
-from unmask.text.corpus import Corpus
-from unmask.text.document_classes import label_names
-from unmask.text.documents import TextPiece
+from unmask.shards.passes import KeptText
+from unmask.shards.ray_cluster import OnRay
+from unmask.shards.sharing import OnThisMachine, Sharing
+from unmask.shards.stages import PreparationInput, Stages, log
+from unmask.shards.worker_pool import WorkerPool, usable_cores
 from unmask.text.given import InMemory, Named, keep_given
-from unmask.text.pipes import names_to_keep
+from unmask.text.pipes import is_stream
 from unmask.text.settings import AnnotationSettings, CorpusSettings
-from unmask.text.sources import find_sources
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
-from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import train_tokenizer
-
-log = logging.getLogger(__name__)
-
-MOST_UNKNOWN = 0.5
-TOLD_BYTES = 1 << 18  # of text, after which progress is told
-KEPT_BYTES = 1 << 25  # of text that is held in memory from one pass to the next
-PIECE_BYTES = 250  # about what a piece takes beside its text
-# Raised whenever the same text, settings and tokenizer come to other shards, so that no older part is kept.
-PARTS_VERSION = 1
 
 
 def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
@@ -60,9 +38,11 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
     tokenizer: TokenizerSettings,
     annotation: AnnotationSettings | None = None,
     workers: int | None = None,
+    ray: str | None = None,
+    size_bytes: int | None = None,
+    task_bytes: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    size_bytes: int | None = None,
     notify: Notify = ignore,
     note: Callable[[str], None] = log.info,
 ) -> Manifest:
@@ -74,11 +54,13 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
         annotation: What is said of the text beside its tokens; None is nothing.
-        workers: Processes that tokenize; None takes as many as there are cores. 1 works in this process, with the
-            threads of the tokenizers library. The data is the same for any number.
+        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
+            the threads of the tokenizers library. The data is the same for any number.
+        ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
+        size_bytes: Text of a shard; None fits it to the sources.
+        task_bytes: What is read at once; None fits it to the sources.
         resume: Data that is complete, and was made with the same settings, is returned as it is.
         overwrite: Nothing that is there is kept.
-        size_bytes: Text of a shard; None fits it to the sources.
         notify: Told of the progress, in bytes of text.
         note: Told what is kept, in a line.
 
@@ -88,68 +70,131 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         DataError: The tokenizer does not know most of the text; the folder is a file, holds files of somebody else
             or, with `resume`, data made with other settings or of other sources; a worker died; the disk is full; or
             an annotation that was asked for is not there.
-        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; or a pipeline that
-            annotates is not installed.
+        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
+            cluster that is not there; or a pipeline that annotates is not installed.
     """
-    _check_options(workers=workers, resume=resume, overwrite=overwrite)
+    _check_options(workers=workers, ray=ray, resume=resume, overwrite=overwrite)
+    annotation = annotation or AnnotationSettings()
     folder = DataFolder(out)
     folder.check()
-    annotation = annotation or AnnotationSettings()
-    with folder.claimed.held():
+    with folder.claimed.held(), ExitStack() as stack:
         folder.check()  # again: nobody else comes from now on
-        settings = preparation_settings(paths, corpus, tokenizer, annotation)
+        given = PreparationInput(paths, corpus, tokenizer, annotation, size_bytes, task_bytes)
         if resume and folder.is_complete:
-            return _complete(folder, settings, note)
+            return _complete(folder, given.settings, note)
         before = None if overwrite else folder.unfinished()
-        with WorkerPool(out, workers=usable_cores() if workers is None else workers) as pool:
-            if pool.workers > 1 and size_bytes is None and _named_bytes(paths) >= 2 * SMALLEST_JOB_BYTES:
-                pool.start()
-            files = list(keep_given(paths, out, kept=before is not None, notify=notify))
-            opened, plan = open_annotated(files, corpus, annotation)
-            log.info("corpus: %s", opened.plan.describe())
-            if plan is not None:
-                note(plan.describe())
-            classes = _classes(opened)
-            sources = stamp(opened.all_sources())
-            if before is not None and (before.settings, before.sources) != (settings, sources):
-                note("the settings or the files have changed since the last try; what still fits is kept")
-                unchanged = None
-            else:
-                unchanged = before
-            reader = _Reader(opened, notify)
-            ready = _obtain_tokenizer(reader, tokenizer, folder, unchanged)
-            work = Unfinished(settings, sources, ready.fingerprint, _made_by(settings, ready, plan))
-            if unchanged == work and (finished := folder.finished(work)) is not None:
-                return finished
-            goes_on = before is not None and before.made_by == work.made_by
-            folder.begin(work, ready, anew=not goes_on)
-            if goes_on and (kept := folder.num_parts):
-                note(f"going on: {kept:,} of the parts were done before")
-            size_bytes = size_bytes or job_bytes(sum(size for _, size, _ in sources), slow=_is_slow(plan))
-            with closing(reader.jobs(size_bytes, classes)) as jobs:
-                num_parts = make_parts(
-                    jobs,
-                    out,
-                    ready,
-                    made_by=work.made_by,
-                    annotator=None if plan is None else Annotator(plan),
-                    pool=pool,
-                    count=counted(notify, "tokenizing", reader.num_bytes, "bytes"),
-                )
-        labels = {} if plan is None else plan.labels
-        manifest = put_together(
-            out,
-            num_parts,
-            corpus=opened,
-            tokenizer=ready,
-            settings=settings,
-            labels=labels,
-            classes=classes,
-            near_duplicates=reader.check.result(),
-        )
-        _check_known(manifest)
-        folder.finish(manifest)
-        return manifest
+        if overwrite:
+            folder.forget()
+        kept = KeptText(may=ray is None)
+        sharing = _sharing(given, out, kept, stack, workers=workers, ray=ray)
+        files = list(keep_given(given.paths, out, kept=before is not None, notify=notify))
+        stages = Stages(folder, given, files, notify=notify, note=note)
+        kept.may &= len(stages.tasks) == 1 and stages.corpus.fields is None
+        stages.go_on(before)
+        stages.look(sharing, stages.tasks)
+        stages.decide()
+        stages.survey(sharing, stages.tasks)
+        if (finished := stages.settle()) is not None:
+            return finished
+        stages.make(sharing, stages.tasks)
+        return stages.put_together()
+
+
+def _sharing(
+    given: PreparationInput, out: Path, kept: KeptText, stack: ExitStack, *, workers: int | None, ray: str | None
+) -> Sharing:
+    if ray is not None:
+        return OnRay(ray)
+    pool = stack.enter_context(WorkerPool(out, workers=usable_cores() if workers is None else workers))
+    if pool.workers > 1 and given.size_bytes is None and _named_bytes(given.paths) >= 2 * SMALLEST_JOB_BYTES:
+        pool.start()
+    return OnThisMachine(pool, kept)
+
+
+def prepare_part(
+    given: PreparationInput,
+    out: Path,
+    part: tuple[int, int],
+    *,
+    workers: int | None = None,
+    notify: Notify = ignore,
+    note: Callable[[str], None] = log.info,
+) -> str:
+    """Does one of several parts of a preparation, as far as it can be done by now; see `join_parts`.
+
+    Args:
+        given, out, workers, notify, note: As for `prepare`; the folder is one that all parts see.
+        part: Which, counted from 1, and of how many.
+
+    Returns:
+        What is to be done next, in words.
+
+    Raises:
+        UnmaskError: As `prepare`; or text comes by standard input, a pipe or from memory.
+    """
+    number, of = part
+    _check_options(workers=workers, ray=None, resume=False, overwrite=False)
+    if not 1 <= number <= of:
+        raise SettingsError(f"--part {number}/{of}: give the number of the part, from 1 on, and how many there are")
+    _check_files(given.paths)
+    folder = DataFolder(out)
+    folder.check()
+    folder.claimed.make()
+    if folder.is_complete:
+        _complete(folder, given.settings, note)
+        return f"{out} is complete already"
+    with folder.held_part(number, of), ExitStack() as stack:
+        stages = Stages(folder, given, list(keep_given(given.paths, out)), notify=notify, note=note)
+        kept = KeptText(may=False)
+        sharing = _sharing(given, out, kept, stack, workers=workers, ray=None)
+        mine = stages.tasks[number - 1 :: of]
+        stages.look(sharing, mine)
+        if not stages.is_decided():
+            return "when all parts have come so far, put together what they found (--join), then run the parts again"
+        stages.survey(sharing, mine)
+        if not stages.is_settled():
+            return "when all parts have come so far, put together what they found (--join), then run the parts again"
+        stages.make(sharing, mine)
+        return "when all parts have come so far, put the data together (--join)"
+
+
+def join_parts(
+    given: PreparationInput, out: Path, *, notify: Notify = ignore, note: Callable[[str], None] = log.info
+) -> Manifest | str:
+    """Puts together what parts of a preparation have found up to now.
+
+        parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
+
+    Where documents are left out, or groups or the end of the text held out, parts and join come once more before that.
+
+    Returns:
+        The manifest, or what is to be done next, in words.
+
+    Raises:
+        UnmaskError: As `prepare`; or something of a part is missing.
+    """
+    _check_files(given.paths)
+    folder = DataFolder(out)
+    folder.check()
+    with folder.claimed.held():
+        if folder.is_complete:
+            return _complete(folder, given.settings, note)
+        stages = Stages(folder, given, list(keep_given(given.paths, out)), notify=notify, note=note)
+        if not stages.is_decided():
+            stages.check_all("look")
+            stages.decide()
+            return "decided what is left out and what is held out; run the parts again, then this"
+        if not stages.is_settled():
+            stages.check_all("survey")
+            stages.settle()
+            return "the tokenizer is there; run the parts again, then this"
+        stages.check_all("shards")
+        return stages.put_together()
+
+
+def _check_files(paths: Sequence[Named]) -> None:
+    if any(isinstance(path, InMemory) or is_stream(path) for path in paths):
+        raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
 
 
 def _named_bytes(paths: Sequence[Named]) -> int:
@@ -158,63 +203,15 @@ def _named_bytes(paths: Sequence[Named]) -> int:
     return sum(path.stat().st_size for path in named if os.path.isfile(path))
 
 
-def _check_options(*, workers: int | None, resume: bool, overwrite: bool) -> None:
+def _check_options(*, workers: int | None, ray: str | None, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise SettingsError("--resume and --overwrite exclude each other")
     if workers is not None and workers < 1:
         raise SettingsError(f"--workers {workers}: there must be one at the least")
-
-
-def open_annotated(
-    paths: Sequence[str | Path], corpus: CorpusSettings, annotation: AnnotationSettings
-) -> tuple[Corpus, AnnotationPlan | None]:
-    """Opens a corpus and settles what is annotated in it.
-
-    Raises:
-        UnmaskError: As for `prepare`.
-    """
-    if not annotation.columns:
-        return Corpus(paths, corpus), None
-    origins = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
-    opened = Corpus(paths, corpus, fields=data_fields(annotation, origins))
-    return opened, plan_annotation(annotation, origins, opened)
-
-
-def preparation_settings(
-    paths: Sequence[Named],
-    corpus: CorpusSettings,
-    tokenizer: TokenizerSettings,
-    annotation: AnnotationSettings,
-) -> dict[str, Any]:
-    """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
-    settings: dict[str, Any] = {
-        "sources": names_to_keep(paths),
-        "corpus": corpus.plain(),
-        "tokenizer": tokenizer.model_dump(mode="json"),
-    }
-    if annotation.columns:
-        settings["annotation"] = annotation.model_dump(mode="json")
-    if annotation.gazetteer is not None:  # its content, since the file may change under its name
-        settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
-    return settings
-
-
-def _classes(corpus: Corpus) -> tuple[str, ...] | None:
-    """The documents' classes, which take a pass over the text; None where none are asked for."""
-    if corpus.settings.label is None:
-        return None
-    with closing(corpus.pieces()) as pieces:
-        return label_names(pieces, corpus.settings.label)
-
-
-def _is_slow(plan: AnnotationPlan | None) -> bool:
-    return plan is not None and plan.pipeline is not None
-
-
-def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPlan | None) -> str:
-    annotated = [] if plan is None else [plan.fingerprint]
-    content = [PARTS_VERSION, tokenizers.__version__, tokenizer.fingerprint, settings, *annotated]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    if workers is not None and ray is not None:
+        raise SettingsError(
+            "--workers are processes of this machine, --ray takes the cores of a cluster; leave one out"
+        )
 
 
 def _complete(folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
@@ -227,104 +224,3 @@ def _complete(folder: DataFolder, settings: dict[str, Any], note: Callable[[str]
             raise DataError(f"{path} has changed since {out} was prepared; prepare it again with --overwrite")
     note(f"{out} is complete already")
     return manifest
-
-
-class _Reader:
-    """Passes over the text, which look at what is held out as well. A small text is read once and kept in memory.
-
-    Attributes:
-        check: Finds near-duplicates of the held-out text.
-        num_bytes: Of the text; None where that is not known.
-    """
-
-    def __init__(self, corpus: Corpus, notify: Notify) -> None:
-        self.check, self.num_bytes = corpus.check(), corpus.num_bytes
-        self._corpus = corpus
-        self._notify = notify
-        self._kept: list[tuple[TextPiece, bool]] | None = None
-        self._is_small = corpus.fields is None  # annotations take more memory than their text
-
-    def pieces(self) -> Generator[tuple[TextPiece, bool]]:
-        """All of the corpus, each piece with whether it is held out."""
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept: list[tuple[TextPiece, bool]] = []
-        kept_bytes = 0
-        with closing(self._corpus.pieces()) as pieces:
-            for piece, held in pieces:
-                if self._is_small:
-                    kept.append((piece, held))
-                    kept_bytes += sys.getsizeof(piece.text) + PIECE_BYTES
-                    if kept_bytes > KEPT_BYTES:
-                        self._is_small = False
-                        kept.clear()
-                yield piece, held
-        self._kept = kept if self._is_small else None
-
-    def texts(self, what: str, *, held_too: bool) -> Iterator[str]:
-        """The training text, or all of it."""
-        num_bytes = told = 0
-        with closing(self.pieces()) as pieces:
-            for piece, held in self.check.collect(pieces):
-                if not held or held_too:
-                    num_bytes += utf8_bytes(piece.text)
-                    if num_bytes >= told + TOLD_BYTES:
-                        self._tell(what, told := num_bytes)
-                    yield piece.text
-        self._tell(what, num_bytes)
-
-    def _tell(self, what: str, done: int) -> None:
-        self._notify(Progress(what, done, self.num_bytes, "bytes"))
-
-    def jobs(self, size_bytes: int, classes: Sequence[str] | None) -> Generator[Job]:
-        """The text cut into jobs, compared with what is held out.
-
-        Where the tokenizer was trained, that is known, and texts are compared as they go by. Else those that may be
-        near-duplicates are compared in a further pass, which begins while the last jobs are tokenized.
-        """
-        look = self.check.look if self.check.is_collected else self.check.gather
-        with closing(self.pieces()) as pieces:
-            for job in cut_jobs(pieces, size_bytes, classes):
-                look(job.texts, job.held, job.offset)
-                yield job
-        if self.check.is_collected:
-            return
-        wanted = self.check.gathered()
-        if wanted is None or wanted.any():
-            skipped = self._corpus.skipped.copy()
-            with closing(self.pieces()) as pieces:
-                self.check.compare(self._told(pieces, "comparing with what is held out"), wanted)
-            self._corpus.skipped = skipped  # since that pass may end early
-
-    def _told(self, pieces: Iterator[tuple[TextPiece, bool]], what: str) -> Iterator[tuple[TextPiece, bool]]:
-        num_bytes = told = 0
-        for piece, held in pieces:
-            num_bytes += utf8_bytes(piece.text)
-            if num_bytes >= told + TOLD_BYTES:
-                self._tell(what, told := num_bytes)
-            yield piece, held
-
-
-def _obtain_tokenizer(
-    reader: _Reader, settings: TokenizerSettings, folder: DataFolder, unchanged: Unfinished | None
-) -> Tokenizer:
-    """Loads the tokenizer, takes the one that an earlier try has trained, or trains it on the training text alone."""
-    if settings.path is not None:
-        return load_tokenizer(settings.path)
-    if unchanged is not None:
-        with suppress(TokenizerError):  # where it is damaged, it is trained again
-            trained = load_tokenizer(folder.tokenizer)
-            if trained.fingerprint == unchanged.tokenizer_sha256:
-                return trained
-    what = "reading words for the tokenizer"
-    return train_tokenizer(lambda: reader.texts(what, held_too=bool(settings.bare)), settings)
-
-
-def _check_known(manifest: Manifest) -> None:
-    unknown = manifest.train.unknown_tokens + manifest.validation.unknown_tokens
-    if manifest.tokens == 0 or unknown > MOST_UNKNOWN * manifest.tokens:
-        raise DataError(
-            f"{unknown:,} of {manifest.tokens:,} tokens are unknown to the tokenizer: it does not fit this text "
-            "(WordPiece takes no words of over 100 letters); take --tokenizer-kind bpe or char, or another --tokenizer"
-        )

@@ -1,10 +1,12 @@
 """A worker process, and the messages between it and the process that started it.
 
-Messages are pickled values, each with its length before it. The worker takes what parts are made by and the plan of
-annotation (or None), then jobs, on its standard input and answers on its standard output.
+Messages are pickled values, each with its length before it. The worker takes, on its standard input, jobs after what
+parts are made by and the plan of annotation (or None), or passes over tasks after all that is known of the work; and
+answers on its standard output.
 
 It is started as a command, not forked: a fork of a process that has threads may hang, and a script that calls unmask
-needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start.
+needs no `if __name__ == "__main__"`. It must not import torch, which would double the time it takes to start; what
+reads files comes with the first pass.
 
 It ends when its standard input does. So it never outlives the process that started it, even one that was killed:
 jobs are waited for in a thread of their own, which notices the end also in the middle of a job.
@@ -20,13 +22,14 @@ import struct
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from unmask.errors import UnmaskError, on_command_line
 from unmask.shards.job_work import finish_job
 from unmask.shards.jobs import Job
-from unmask.text.annotation_plan import Annotator
+from unmask.text.annotation_plan import AnnotationPlan, Annotator
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -63,7 +66,7 @@ def _read(stream: IO[bytes], size: int) -> bytes:
 
 
 def main() -> None:
-    """Answers each job with ("bytes", number) now and then, and at the end ("done",) or ("error", what)."""
+    """Answers each job or pass with ("bytes", number) now and then, and at the end ("done",) or ("error", what)."""
     root = Path(sys.argv[1])
     # Whatever a library prints must not get between the messages.
     answers = os.fdopen(os.dup(1), "wb")
@@ -71,23 +74,15 @@ def main() -> None:
         os.dup2(2, 1)
     except OSError:  # stderr was closed to the process that started this one
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
-    tokenizer: Tokenizer | None = None
-    made_by, plan = jobs.get()
-    annotator = None if plan is None else Annotator(plan)
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, asked), daemon=True).start()
+    tasks = _Asked(root, lambda n: write_frame(answers, ("bytes", n)))
     while True:
-        job: Job = jobs.get()
+        kind, *what = asked.get()
         try:
-            tokenizer = tokenizer or load_tokenizer(root / "tokenizer")
-            finish_job(
-                job,
-                tokenizer,
-                root,
-                made_by=made_by,
-                annotator=annotator,
-                count=lambda n: write_frame(answers, ("bytes", n)),
-            )
+            getattr(tasks, kind)(*what)
+            if kind not in ("job", "task"):
+                continue
             answer: tuple[Any, ...] = ("done",)
         except BrokenPipeError:  # nobody waits for the answer any more
             return
@@ -97,6 +92,42 @@ def main() -> None:
             answer = "error", RuntimeError, f"in a worker process:\n{traceback.format_exc()}"
         with contextlib.suppress(BrokenPipeError):
             write_frame(answers, answer)
+
+
+class _Asked:
+    """What may be asked, by its name."""
+
+    def __init__(self, root: Path, count: Callable[[int], None]) -> None:
+        self._root, self._count = root, count
+        self._made_by = ""
+        self._tokenizer: Tokenizer | None = None
+        self._annotator: Annotator | None = None
+        self._doer: Any = None
+
+    def jobs_of(self, made_by: str, plan: AnnotationPlan | None) -> None:
+        """Of what the jobs are that follow."""
+        self._made_by, self._tokenizer = made_by, None
+        self._annotator = None if plan is None else Annotator(plan)
+
+    def job(self, job: Job) -> None:
+        self._tokenizer = self._tokenizer or load_tokenizer(self._root / "tokenizer")
+        finish_job(
+            job,
+            self._tokenizer,
+            self._root,
+            made_by=self._made_by,
+            annotator=self._annotator,
+            count=self._count,
+        )
+
+    def tasks_of(self, work: Any) -> None:
+        """Of what the tasks are that follow."""
+        from unmask.shards.passes import TaskDoer
+
+        self._doer = TaskDoer(work)
+
+    def task(self, kind: str, number: int) -> None:
+        self._doer.do(kind, number, self._count)
 
 
 def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Any]) -> None:

@@ -1,39 +1,59 @@
-"""Jobs to parts: those that are done are kept, the others are carried out here or shared out to worker processes.
+"""Worker processes: passes over whole tasks are shared out to them, and jobs of tasks that are read here.
 
-    corpus ──▶ queue of two jobs ──▶ a thread a worker ◀──pipes──▶ worker process ──▶ shards, parts
+    tasks ──────────────────────────────────▶ a thread a worker ◀──pipes──▶ worker process ──▶ shards, parts
+    what is read here ──▶ queue of two jobs ──▶ (jobs come first)
 
-The process that reads the corpus holds at most two jobs that wait and one for each worker that is being sent. A
-thread does nothing but talk to its worker, so the interpreter's lock is free for reading.
+The process that reads holds at most two jobs that wait and one for each worker that is being sent. A thread does
+nothing but talk to its worker, so the interpreter's lock is free for reading.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from unmask.errors import DataError
-from unmask.shards.job_parts import load_part
-from unmask.shards.job_work import finish_job
 from unmask.shards.jobs import Job
+from unmask.shards.passes import Work
 from unmask.shards.worker import read_frame, write_frame
-from unmask.text.annotation_plan import AnnotationPlan, Annotator
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.text.annotation_plan import AnnotationPlan
 
 WAITING_JOBS = 2
 LOOK_SECONDS = 0.05
 
 
+class Asked(NamedTuple):
+    """What workers do of some work.
+
+    Attributes:
+        made_by: Fingerprint for the parts of jobs.
+        plan: What is annotated in jobs; None is nothing.
+        work: All that passes over tasks need; None where there are none.
+        kind: Of the passes.
+        tasks: Numbers of the tasks.
+    """
+
+    made_by: str = ""
+    plan: AnnotationPlan | None = None
+    work: Work | None = None
+    kind: str = "shards"
+    tasks: Sequence[int] = ()
+
+
+_JOB, _TASK, _END = range(3)  # in the order in which workers take what waits
+
+
 class WorkerPool:
-    """Worker processes, started as jobs arrive, or before.
+    """Worker processes, started as there is work, or before.
 
     Args:
         root: The data folder; its tokenizer is there when the first job is.
@@ -43,7 +63,8 @@ class WorkerPool:
     def __init__(self, root: Path, *, workers: int) -> None:
         self.command = [sys.executable, "-P", "-m", "unmask.shards.worker", str(root.resolve())]
         self.workers = workers
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._room = threading.Semaphore(WAITING_JOBS)
         self._answers: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -54,43 +75,51 @@ class WorkerPool:
         while len(self._processes) < self.workers:
             self._start_process()
 
-    def run(
-        self, jobs: Iterable[Job], *, made_by: str, plan: AnnotationPlan | None = None, count: Callable[[int], None]
-    ) -> None:
-        """Carries out jobs, once; returns when all are done.
+    def run(self, asked: Asked, jobs: Iterable[Job] = (), *, count: Callable[[int], None]) -> None:
+        """Carries out passes over tasks, and jobs; returns when all are done.
 
         Args:
-            jobs: In their order.
-            made_by: Fingerprint for the parts.
-            plan: What workers annotate; None is nothing.
-            count: Told in the calling thread how many more bytes of text were tokenized.
+            asked: What is done, and over which tasks.
+            jobs: Read here meanwhile.
+            count: Told in the calling thread how many more bytes of text are done.
 
         Raises:
             UnmaskError: What a worker raised.
             DataError: A worker died.
         """
+        self._threads = []
+        for number in asked.tasks:
+            self._wait(_TASK, number)
+            self._start_thread(asked)
         for job in jobs:
-            if (number := len(self._threads)) < self.workers:
-                if number == len(self._processes):
-                    self._start_process()
-                thread = threading.Thread(target=self._talk, args=(self._processes[number], made_by, plan), daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_thread(asked)
             self._put(job, count)
         self._end_threads()
         while any(thread.is_alive() for thread in self._threads):
             self._listen(count, LOOK_SECONDS)
         self._listen(count, 0.0)
 
+    def _start_thread(self, asked: Asked) -> None:
+        if (number := len(self._threads)) == self.workers:
+            return
+        if number == len(self._processes):
+            self._start_process()
+        thread = threading.Thread(target=self._talk, args=(self._processes[number], asked), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _wait(self, order: int, what: Any) -> None:
+        self._waiting.put((order, next(self._numbers), what))
+
     def _put(self, job: Job, count: Callable[[int], None]) -> None:
         self._listen(count, 0.0)
         while not self._room.acquire(timeout=LOOK_SECONDS):
             self._listen(count, 0.0)
-        self._jobs.put(job)
+        self._wait(_JOB, job)
 
     def _end_threads(self) -> None:
         for _ in self._threads:
-            self._jobs.put(None)
+            self._wait(_END, None)
 
     def _listen(self, count: Callable[[int], None], seconds: float) -> None:
         """Takes the answers that are there, and waits for one."""
@@ -114,14 +143,22 @@ class WorkerPool:
         )
         self._processes.append(process)
 
-    def _talk(self, process: subprocess.Popen[bytes], made_by: str, plan: AnnotationPlan | None) -> None:
+    def _talk(self, process: subprocess.Popen[bytes], asked: Asked) -> None:
         to, answers = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
+        told: set[int] = set()
         try:
-            write_frame(to, (made_by, plan))
-            while (job := self._jobs.get()) is not None:
-                self._room.release()
-                write_frame(to, job)
-                del job  # the worker has it now
+            while (found := self._waiting.get())[0] != _END:
+                order, _, what = found
+                del found
+                if order == _JOB:
+                    self._room.release()
+                if order not in told:
+                    write_frame(
+                        to, ("jobs_of", asked.made_by, asked.plan) if order == _JOB else ("tasks_of", asked.work)
+                    )
+                    told.add(order)
+                write_frame(to, ("job", what) if order == _JOB else ("task", asked.kind, what))
+                del what  # the worker has it now
                 while (answer := read_frame(answers))[0] != "done":
                     if answer[0] == "error":
                         raise answer[1](answer[2])
@@ -142,8 +179,8 @@ class WorkerPool:
             for process in self._processes:
                 process.kill()
             with contextlib.suppress(queue.Empty):
-                while True:  # threads that wait for a job shall not find one
-                    self._jobs.get_nowait()
+                while True:  # threads that wait for something shall not find it
+                    self._waiting.get_nowait()
             self._end_threads()
         for thread in self._threads:
             thread.join()
@@ -175,59 +212,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def make_parts(
-    jobs: Iterable[Job],
-    root: Path,
-    tokenizer: Tokenizer,
-    *,
-    made_by: str,
-    annotator: Annotator | None = None,
-    pool: WorkerPool,
-    count: Callable[[int], None],
-) -> int:
-    """Sees to it that the part of each job is there.
-
-    Args:
-        jobs: In their order.
-        root: The data folder, in which the tokenizer stands as well.
-        tokenizer: That tokenizer.
-        made_by: Fingerprint of what parts are made with.
-        annotator: What is said of the text beside its tokens; None is nothing.
-        pool: Workers; where it has 1, or there is a single job to do, this process does it.
-        count: Told how many more bytes of text are done.
-
-    Returns:
-        The number of jobs.
-
-    Raises:
-        DataError: A file cannot be written, or a worker died.
-    """
-    num_jobs = 0
-
-    def to_do() -> Iterator[Job]:
-        nonlocal num_jobs
-        for job in jobs:
-            num_jobs += 1
-            if _is_done(job, root, made_by):
-                count(int(job.num_bytes.sum()))
-            else:
-                yield job
-
-    left = to_do()
-    first_two = list(islice(left, 2))
-    alone = pool.workers == 1 or len(first_two) < 2
-    left = chain(iter(first_two), left)
-    del first_two  # so that the texts are not held to the end
-    if alone:
-        for job in left:
-            finish_job(job, tokenizer, root, made_by=made_by, annotator=annotator, count=count)
-    else:
-        pool.run(left, made_by=made_by, plan=None if annotator is None else annotator.plan, count=count)
-    return num_jobs
-
-
-def _is_done(job: Job, root: Path, made_by: str) -> bool:
-    part = load_part(root, job.number)
-    return part is not None and (part.made_by, part.content_hash) == (made_by, job.content_hash) and part.is_whole(root)

@@ -8,11 +8,12 @@ import sqlite3
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from unmask.text.documents import Fields, TextPiece, cut_pieces, read_documents
+from unmask.text.documents import TextPiece, cut_pieces, read_documents
 from unmask.text.reading import BadInput
 from unmask.text.settings import CleaningSettings, DocumentUnit
 from unmask.text.sources import Source
@@ -29,31 +30,51 @@ def read_cleaned(
     *,
     unit: DocumentUnit,
     piece_chars: int,
-    fields: Fields | None = None,
 ) -> Iterator[TextPiece]:
     """Documents as the settings leave them: cleaned as a whole, and then cut into pieces.
 
     Args:
-        sources, bad, unit, piece_chars, fields: As for `read_documents`.
+        sources, bad, unit, piece_chars: As for `read_documents`.
         settings, skipped: As for `clean`.
     """
     if settings == CleaningSettings():
-        return read_documents(sources, bad, unit=unit, piece_chars=piece_chars, fields=fields)
-    return cut_pieces(clean(read_documents(sources, bad, unit=unit, fields=fields), settings, skipped), piece_chars)
+        return read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
+    return cut_pieces(clean(read_documents(sources, bad, unit=unit), settings, skipped), piece_chars)
 
 
-def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Counter[str]) -> Iterator[TextPiece]:
+class LeftOut(NamedTuple):
+    """Documents that are left out, by their places among those that cleaning leaves otherwise.
+
+    Attributes:
+        duplicates: Whose text stood before.
+        near: Near-duplicates of earlier ones.
+    """
+
+    duplicates: Set[int] = frozenset()
+    near: Set[int] = frozenset()
+
+
+def clean(
+    pieces: Iterator[TextPiece],
+    settings: CleaningSettings,
+    skipped: Counter[str],
+    *,
+    first: int = 0,
+    left_out: LeftOut | None = None,
+) -> Iterator[TextPiece]:
     """Changes texts and leaves documents out.
 
-    Duplicates are looked for among documents that come in one piece; of a longer one, every piece is kept. Documents
-    that are left have numbers without gaps.
+    Duplicates are documents that come in one piece; of a longer one, every piece is kept. Documents that are left have
+    numbers without gaps.
 
     Args:
         pieces: The corpus.
         settings: What is asked for.
         skipped: Counts what is left out.
+        first: Number of the first document.
+        left_out: Which are duplicates, where that is known; None leaves out those whose text was met before.
     """
-    left_out = 0
+    gone = duplicates = 0
     with _SeenTexts() as seen:
         for piece in pieces:
             text = clean_text(piece.text, settings)
@@ -62,12 +83,25 @@ def clean(pieces: Iterator[TextPiece], settings: CleaningSettings, skipped: Coun
                 skipped["documents that are too short"] += 1
             elif not text.strip():
                 skipped["documents without text after cleaning"] += piece.offset == 0
-            elif whole and settings.duplicates == "drop" and seen.add(text):
-                skipped["duplicates"] += 1
-            else:
-                yield replace(piece, text=text, document=piece.document - left_out)
+            elif whole and (reason := _is_left_out(piece.document - gone - first, text, settings, seen, left_out)):
+                skipped[reason] += 1
+                duplicates += 1
                 continue
-            left_out += whole
+            else:
+                yield replace(piece, text=text, document=piece.document - gone - duplicates)
+                continue
+            gone += whole
+
+
+def _is_left_out(
+    place: int, text: str, settings: CleaningSettings, seen: _SeenTexts, left_out: LeftOut | None
+) -> str | None:
+    """Why a document is left out, if it is."""
+    if left_out is not None:
+        if place in left_out.duplicates:
+            return "duplicates"
+        return "near-duplicates" if place in left_out.near else None
+    return "duplicates" if settings.duplicates != "keep" and seen.add(text) else None
 
 
 def clean_text(text: str, settings: CleaningSettings) -> str:
@@ -79,6 +113,11 @@ def clean_text(text: str, settings: CleaningSettings) -> str:
     if settings.white_space == "collapse":
         text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
     return text
+
+
+def content_digest(text: str) -> bytes:
+    """16 bytes that tell a text from all others."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class _SeenTexts:
@@ -97,7 +136,7 @@ class _SeenTexts:
 
     def add(self, text: str) -> bool:
         """Remembers a text; true where it was there before."""
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        digest = content_digest(text)
         return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
 
     def __exit__(self, *_: object) -> None:

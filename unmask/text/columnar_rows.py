@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from unmask.errors import CorpusError
 from unmask.text.json_rows import Row
-from unmask.text.reading import CUT_OFF, BadInput
+from unmask.text.reading import CUT_OFF, BadInput, Stretch
 from unmask.values import shortened, shown
 
 # What pyarrow raises of damaged files; of values that Python does not have; and of ones that are nested wrongly.
@@ -28,7 +28,12 @@ _BATCH_ROWS, _BATCH_BYTES = 256, 1 << 24
 
 
 def parquet_rows(
-    path: Path, bad: BadInput, *, only: Collection[str] | None, within: Collection[str] | None
+    path: Path,
+    bad: BadInput,
+    *,
+    only: Collection[str] | None,
+    within: Collection[str] | None,
+    stretch: Stretch | None = None,
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a Parquet file with their numbers, counted from 1.
 
@@ -37,6 +42,7 @@ def parquet_rows(
         bad: What is done about a damaged file, and about values that cannot be read.
         only: The columns that are read; None reads all, those that cannot be read as nulls.
         within: Lists and structures that are read; None reads all.
+        stretch: Which groups of rows are read; None reads all.
 
     Raises:
         CorpusError: The file is damaged, a value of `only` is none that Python has, or a name of `only` stands for
@@ -47,9 +53,10 @@ def parquet_rows(
             only = _held(file.schema_arrow, only)
             rows, num_bytes = file.metadata.num_rows, sum(_group_bytes(file))
             most = min(_BATCH_ROWS, max(1, _BATCH_BYTES * rows // max(num_bytes, 1)))
-            yield from _numbered(
-                file.iter_batches(batch_size=most, columns=only and list(only)), path, bad, only, within
-            )
+            groups = None if stretch is None else list(range(*stretch))
+            batches = file.iter_batches(batch_size=most, row_groups=groups, columns=only and list(only))
+            before = sum(file.metadata.row_group(number).num_rows for number in range(groups[0] if groups else 0))
+            yield from _numbered(batches, path, bad, only, within, before=before)
     except DAMAGED as error:
         bad.found(CUT_OFF, f"{path}: damaged or not a Parquet file: {_reason(error)}")
 
@@ -110,8 +117,10 @@ def _numbered(
     bad: BadInput,
     only: Collection[str] | None,
     within: Collection[str] | None,
+    *,
+    before: int = 0,
 ) -> Iterator[tuple[int, Row]]:
-    number = 0
+    number = before
     for batch in batches:
         taken = batch.select(_places(batch.schema, only, within))
         names = taken.schema.names

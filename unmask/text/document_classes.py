@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -63,11 +63,29 @@ def label_names(pieces: Iterable[tuple[TextPiece, bool]], column: str | int) -> 
     for piece, _ in pieces:
         if piece.label is not None:
             seen.add(piece.label)
-            if len(seen) > MOST_CLASSES:
-                raise CorpusError(
-                    f"corpus.label = {str(column)!r} has more than {MOST_CLASSES:,} different values, such as "
-                    f"{piece.label!r}: these are no classes; name another column"
-                )
+            check_number(seen, column)
+    return ordered(seen, column)
+
+
+def check_number(seen: Collection[str], column: str | int | None) -> None:
+    """Makes sure that values of a column may be classes.
+
+    Raises:
+        CorpusError: There are more than 10,000.
+    """
+    if len(seen) > MOST_CLASSES:
+        raise CorpusError(
+            f"corpus.label = {str(column)!r} has more than {MOST_CLASSES:,} different values, such as "
+            f"{next(iter(seen))!r}: these are no classes; name another column"
+        )
+
+
+def ordered(seen: Collection[str], column: str | int | None) -> tuple[str, ...]:
+    """The classes in the order of their numbers.
+
+    Raises:
+        CorpusError: There are none.
+    """
     if not seen:
         raise CorpusError(
             f"corpus.label = {str(column)!r}: no row of the corpus has a value in this column; name another, or leave "

@@ -60,9 +60,9 @@ class TextPiece:
 class _Cutter:
     """Gathers the text of one document after another and hands out pieces of bounded size."""
 
-    def __init__(self, piece_chars: int) -> None:
+    def __init__(self, piece_chars: int, first: int) -> None:
         self.piece_chars = piece_chars
-        self.document = 0
+        self.document = first
         self._parts: list[str] = []
         self._spans: list[Spans] = []
         self._num_chars = 0
@@ -123,17 +123,18 @@ def _cut_behind_space(text: str, begin: int, end: int) -> int:
 
 
 def split_lines(
-    files: Iterable[tuple[Iterable[LinePart], DocumentUnit]], *, piece_chars: int = PIECE_CHARS
+    files: Iterable[tuple[Iterable[LinePart], DocumentUnit]], *, piece_chars: int = PIECE_CHARS, first: int = 0
 ) -> Iterator[TextPiece]:
     """Groups lines into documents. Lines of white space only are never documents; a file's end ends a document.
 
     Args:
         files: The lines of each file, and what a document is there.
         piece_chars: Longest piece, in characters.
+        first: Number of the first document.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
-    cutter = _Cutter(piece_chars)
+    cutter = _Cutter(piece_chars, first)
     for lines, unit in files:
         for line in lines:
             whole = line.starts and line.ends
@@ -168,6 +169,7 @@ def read_documents(
     unit: DocumentUnit,
     piece_chars: int = PIECE_CHARS,
     fields: Fields | None = None,
+    first: int = 0,
 ) -> Iterator[TextPiece]:
     """Reads files as documents, in the order given.
 
@@ -178,6 +180,7 @@ def read_documents(
         piece_chars: Longest piece, in characters.
         fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
             none.
+        first: Number of the first document.
 
     Raises:
         CorpusError: As the readers of the kinds.
@@ -185,16 +188,16 @@ def read_documents(
     files = (
         (read_parts(source, bad, fields), unit if source.has_lines else "line") for source in sources
     )  # fmt: skip
-    return split_lines(files, piece_chars=piece_chars)
+    return split_lines(files, piece_chars=piece_chars, first=first)
 
 
 def read_parts(source: Source, bad: BadInput, fields: Fields | None = None) -> Iterator[LinePart]:
     """The lines, rows, sentences or sequences of one file."""
     if source.kind == "text":
-        return read_lines(source.path, bad)
+        return read_lines(source.path, bad, source.stretch)
     if source.kind in ("conll", "conllu"):
         return read_conll(source, bad, fields)
     if source.kind == "fasta":
-        return read_fasta(source.path, bad)
+        return read_fasta(source.path, bad, source.stretch)
     assert source.column is not None, "the column of a table is found before it is read"
     return read_table(source, source.column, bad, fields)

@@ -9,8 +9,8 @@ not held out, unless all are as large.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -156,27 +156,49 @@ def group_key(name: str) -> int:
     return key - 2**64 if key >= 2**63 else key
 
 
-def groups_of_column(pieces: Iterable[TextPiece], settings: CorpusSettings) -> HeldGroups:
-    """Chooses among the groups of a column. Memory is what their keys take, some 100 bytes a group.
+@dataclass
+class GroupSizes:
+    """The groups of a column. Memory is what their keys take, some 100 bytes a group.
+
+    Attributes:
+        sizes: Characters by key of the group.
+        alone: Documents without a value there.
+        shown: A value.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    alone: int = 0
+    shown: str = ""
+
+    def add(self, piece: TextPiece) -> None:
+        """Takes the next piece."""
+        if piece.group is None:
+            self.alone += piece.offset == 0
+            return
+        key = group_key(piece.group)
+        self.sizes[key] = self.sizes.get(key, 0) + len(piece.text)
+        self.shown = self.shown or piece.group
+
+    def join(self, other: GroupSizes) -> None:
+        """Takes what another has counted."""
+        for key, size in other.sizes.items():
+            self.sizes[key] = self.sizes.get(key, 0) + size
+        self.alone += other.alone
+        self.shown = self.shown or other.shown
+
+
+def groups_of_column(found: GroupSizes, settings: CorpusSettings) -> HeldGroups:
+    """Chooses among the groups of a column.
 
     Args:
-        pieces: All of the corpus.
+        found: Those of all of the corpus.
         settings: With the column and the share.
 
     Raises:
         CorpusError: No row has a value there, or all have the same.
     """
     assert isinstance(settings.holdout_groups, ColumnGroups)
-    column = str(settings.holdout_groups.column)
-    sizes: dict[int, int] = {}
-    alone, shown = 0, ""
-    for piece in pieces:
-        if piece.group is None:
-            alone += piece.offset == 0
-            continue
-        key = group_key(piece.group)
-        sizes[key] = sizes.get(key, 0) + len(piece.text)
-        shown = shown or piece.group
+    column, sizes, alone, shown = str(settings.holdout_groups.column), found.sizes, found.alone, found.shown
     if not sizes:
         raise CorpusError(f"corpus.holdout_groups = {column!r}: no row has a value in this column; {_WAY_OUT}")
     if len(sizes) == 1:
@@ -189,9 +211,8 @@ def groups_of_column(pieces: Iterable[TextPiece], settings: CorpusSettings) -> H
     return HeldGroups(choice, f"groups by column {column!r}", asked=settings.holdout, alone=alone)
 
 
-_ROW = np.dtype(
-    [("form", np.int64), ("size", np.int64), ("bands", np.uint32, NUM_BANDS), ("minima", np.uint8, NUM_MINIMA)]
-)
+_ROW = np.dtype([("form", np.int64), ("bands", np.uint32, NUM_BANDS), ("minima", np.uint8, NUM_MINIMA)])
+_TEXT = np.dtype([("form", np.int64), ("document", np.int64), ("size", np.int64)])
 
 
 class Clusters:
@@ -203,46 +224,73 @@ class Clusters:
     share a template stay apart. Where more than 100 share a band, each is compared with 100 of them, those first with
     which it shares others.
 
-    It takes 336 bytes of memory for each normal form that the corpus has, and three times that for a moment, and 16
+    It takes 328 bytes of memory for each normal form that the corpus has, and three times that for a moment, and 24
     bytes for each text.
     """
 
     def __init__(self) -> None:
         self._rows: list[NDArray[np.void]] = []
         self._num_rows = self._compacted = 0
-        self._forms: list[Ints] = []  # of all texts
+        self._texts: list[NDArray[np.void]] = []
 
-    def add(self, texts: Sequence[str], num_chars: Sequence[int]) -> None:
-        """Takes some texts, and how long the documents are that they stand for."""
+    def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
+        """Takes some texts, the places of their documents, and how much text each stands for."""
         words = to_words(texts)
-        self._forms.append(words.normal)
-        normal, firsts, form = np.unique(words.normal, return_index=True, return_inverse=True)
+        found = np.empty(len(texts), dtype=_TEXT)
+        found["form"], found["document"], found["size"] = words.normal, document, num_chars
+        self._texts.append(found)
+        normal, firsts = np.unique(words.normal, return_index=True)
         rows = np.empty(len(normal), dtype=_ROW)
         bands, rows["minima"] = words.signatures(firsts)
         rows["bands"] = bands & 0xFFFFFFFF
-        rows["form"], rows["size"] = normal, np.bincount(form, weights=np.array(num_chars))
+        rows["form"] = normal
+        self._take(rows)
+
+    def _take(self, rows: NDArray[np.void]) -> None:
         self._rows.append(rows)
-        self._num_rows += len(normal)
+        self._num_rows += len(rows)
         if self._num_rows > 2 * self._compacted + (1 << 16):
             self._compact()
 
-    def _compact(self) -> None:
-        rows = np.concatenate(self._rows)
-        _, firsts, form = np.unique(rows["form"], return_index=True, return_inverse=True)
-        sizes = np.bincount(form, weights=rows["size"])
-        self._rows = [rows[firsts]]
-        self._rows[0]["size"] = sizes
-        self._num_rows = self._compacted = len(firsts)
+    def _compact(self) -> NDArray[np.void]:
+        rows = np.concatenate([np.empty(0, dtype=_ROW), *self._rows])
+        self._rows = [rows[np.unique(rows["form"], return_index=True)[1]]]
+        self._num_rows = self._compacted = len(self._rows[0])
+        return self._rows[0]
 
-    def choose(self, share: float) -> tuple[GroupChoice, Ints]:
+    def arrays(self) -> dict[str, NDArray[np.void]]:
+        """What was gathered, for `join`."""
+        return {"cluster_rows": self._compact(), "cluster_texts": self.texts()}
+
+    def texts(self) -> NDArray[np.void]:
+        """[num_texts]: normal form, place of the document, and size of each."""
+        return np.concatenate([np.empty(0, dtype=_TEXT), *self._texts])
+
+    def join(self, arrays: Mapping[str, NDArray[np.void]]) -> None:
+        """Takes what another has gathered, of text that comes later."""
+        self._texts.append(arrays["cluster_texts"])
+        self._take(arrays["cluster_rows"])
+
+    def of_texts(self) -> Ints:
+        """[num_texts]: for each text, in the order in which they came, the number of the row of its cluster."""
+        rows = self._compact()
+        row = np.searchsorted(np.ascontiguousarray(rows["form"]), self.texts()["form"])
+        return _roots(rows)[row]
+
+    def choose(self, share: float, *, stays: NDArray[np.bool_] | None = None) -> tuple[GroupChoice, Ints]:
         """The clusters that are held out, and for each text, in the order in which they came, the key of its cluster.
+
+        Args:
+            share: Of the text that is held out.
+            stays: [num_texts]: which texts count; None: all.
 
         Raises:
             CorpusError: There is one cluster only.
         """
-        self._compact()
-        (rows,) = self._rows
-        found, cluster = np.unique(_roots(rows), return_inverse=True)
+        rows, texts = self._compact(), self.texts()
+        root = self.of_texts()
+        weights = texts["size"] if stays is None else texts["size"] * stays
+        found, cluster = np.unique(root, return_inverse=True)
         if len(found) == 1:
             raise CorpusError(
                 "corpus.holdout_groups = 'near_duplicates': all documents are near-duplicates of each other, so none "
@@ -250,9 +298,8 @@ class Clusters:
                 "'corpus.validation=[\"FILE\"]'"
             )
         keys = mix(rows["form"][found])  # rows are in the order of normal forms, so a root has the smallest
-        choice = choose_groups(keys, np.bincount(cluster, weights=rows["size"]).astype(np.int64), share)
-        row = np.searchsorted(np.ascontiguousarray(rows["form"]), np.concatenate(self._forms))
-        return choice, keys[cluster[row]]
+        choice = choose_groups(keys, np.bincount(cluster, weights=weights).astype(np.int64), share)
+        return choice, keys[cluster]
 
 
 def _roots(rows: NDArray[np.void]) -> Ints:
@@ -265,21 +312,35 @@ def _roots(rows: NDArray[np.void]) -> Ints:
     return all_roots(parents)
 
 
-def clusters_of(pieces: Iterable[TextPiece], *, parts: bool) -> Clusters:
-    """Goes through a corpus; what is compared is the first piece of a document, or each piece where parts are."""
-    clusters = Clusters()
-    texts: list[str] = []
-    sizes: list[int] = []
-    num_chars = 0
-    for piece in pieces:
-        if parts or piece.offset == 0:
-            if num_chars >= BATCH_CHARS:
-                clusters.add(texts, sizes)
-                texts, sizes, num_chars = [], [], 0
-            texts.append(piece.text)
-            sizes.append(0)
-            num_chars += len(piece.text)
-        sizes[-1] += len(piece.text)
-    if texts:
-        clusters.add(texts, sizes)
-    return clusters
+class ClusterGathering:
+    """Gathers clusters of pieces that go by: what is compared is the first piece of a document, or each piece.
+
+    Args:
+        parts: Whether each piece is.
+    """
+
+    def __init__(self, *, parts: bool) -> None:
+        self.clusters = Clusters()
+        self._parts = parts
+        self._texts: list[str] = []
+        self._documents: list[int] = []
+        self._sizes: list[int] = []
+        self._num_chars = 0
+
+    def add(self, piece: TextPiece) -> None:
+        """Takes the next piece."""
+        if self._parts or piece.offset == 0:
+            if self._num_chars >= BATCH_CHARS:
+                self.finish()
+            self._texts.append(piece.text)
+            self._documents.append(piece.document)
+            self._sizes.append(0)
+            self._num_chars += len(piece.text)
+        self._sizes[-1] += len(piece.text)
+
+    def finish(self) -> Clusters:
+        """What was gathered up to here."""
+        if self._texts:
+            self.clusters.add(self._texts, self._documents, self._sizes)
+        self._texts, self._documents, self._sizes, self._num_chars = [], [], [], 0
+        return self.clusters

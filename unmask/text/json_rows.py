@@ -23,6 +23,7 @@ from unmask.text.reading import (
     BROKEN_LINES,
     CUT_OFF,
     BadInput,
+    Stretch,
     bare_suffix,
     read_text,
     whole_lines,
@@ -39,20 +40,21 @@ _WAYS_OUT = (
 )
 
 
-def json_rows(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
+def json_rows(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[tuple[int, Row]]:
     """The rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
     Args:
         path: A file of JSON in any of the three forms.
         bad: What is done about rows that cannot be read, and as for text files.
+        stretch: Which bytes of a file of lines are read; the numbers are of the lines in it.
 
     Raises:
         CorpusError: A row is no JSON, no object and no string, nested too deep or too long; or the file is cut off;
             or it is an object with no list of objects, or with several. With file and row.
     """
-    form = json_form(path)
+    form: Form = "lines" if stretch is not None else json_form(path)
     if form == "lines":
-        return _of_lines(path, bad)
+        return _of_lines(path, bad, stretch)
     if form == "array":
         return _Reader(path, bad).in_array()
     _check_lists(path, lists_in(path))
@@ -139,19 +141,20 @@ def parsed_line(line: str) -> Any:
         raise ValueError(told(error)) from error
 
 
-def _of_lines(path: Path, bad: BadInput) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(whole_lines(path, bad), 1):
+def _of_lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple[int, Row]]:
+    behind = f" behind byte {stretch.begin:,}" if stretch is not None and stretch.begin else ""
+    for number, line in enumerate(whole_lines(path, bad, stretch), 1):
         if not line.strip():
             continue
         try:
             value = parsed_line(line)
         except ValueError as error:
-            bad.found(NOT_JSON, f"{path}: line {number} {error}")
+            bad.found(NOT_JSON, f"{path}: line {number}{behind} {error}")
             continue
         if (row := _as_row(value)) is not None:
             yield number, row
         else:
-            bad.found(NOT_JSON, f"{path}: line {number} is {type(value).__name__}, not an object")
+            bad.found(NOT_JSON, f"{path}: line {number}{behind} is {type(value).__name__}, not an object")
 
 
 def _as_row(value: Any) -> Row | None:

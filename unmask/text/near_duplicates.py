@@ -20,7 +20,7 @@ import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,18 @@ class DuplicateExample:
     training: str
 
 
+class LeftOutPair(NamedTuple):
+    """A document that was left out since it is a near-duplicate, and the earlier one that stays, by their beginnings.
+
+    Attributes:
+        left_out: The document.
+        stays: The other.
+    """
+
+    left_out: str
+    stays: str
+
+
 @dataclass(frozen=True)
 class NearDuplicates:
     """What of the held-out text stands in the training text as well, or nearly so; `unmask.text.split_check` finds it.
@@ -155,6 +167,7 @@ class NearDuplicates:
         similar: Further ones whose five-word sequences have a Jaccard similarity of 0.8 at the least with those of a
             training text. About 1 in 20 of these at the very border is missed, 1 in 10,000 from 0.9 on.
         example: Of the most frequent kind; None where there is none.
+        left_out: Training texts that were left out since they nearly stand in the held-out text (`corpus.leaks`).
     """
 
     unit: Literal["documents", "parts"]
@@ -164,6 +177,7 @@ class NearDuplicates:
     normalised: int
     similar: int
     example: DuplicateExample | None = None
+    left_out: int = 0
 
     @property
     def share(self) -> float:
@@ -186,7 +200,8 @@ class NearDuplicates:
             (self.similar, f"with a Jaccard similarity of {SIMILAR} or more"),
         )
         told = ", ".join(f"{count:,} {words}" for count, words in kinds if count)
-        return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({told})"
+        gone = f"; the {self.left_out:,} training {self.unit} were left out" if self.left_out else ""
+        return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({told}){gone}"
 
     @property
     def sentence(self) -> str:
@@ -202,9 +217,11 @@ class NearDuplicates:
         line = self.summary
         if self.example is not None:
             line += f"; e.g. held out: {self.example.held_out!r}, training: {self.example.training!r}"
-        if self.share < WORTH_A_WARNING:
+        if self.share < WORTH_A_WARNING or self.left_out:
             return line
-        advice = "; --set corpus.holdout_groups=near_duplicates keeps such texts on one side" if way_out else ""
+        advice = "; --set corpus.leaks=drop leaves such training texts out"
+        if way_out:
+            advice += ", and --set corpus.holdout_groups=near_duplicates keeps such texts on one side"
         return f"warning: {line}{advice}"
 
     def plain(self) -> dict[str, Any]:

@@ -51,6 +51,23 @@ class LinePart(NamedTuple):
     group: str | None = None
 
 
+class Stretch(NamedTuple):
+    """A part of a file.
+
+    Attributes:
+        begin: The first byte; of a Parquet file, the first group of rows.
+        end: Where it ends: the byte, or group of rows, that is not read any more.
+    """
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes, or groups of rows."""
+        return self.end - self.begin
+
+
 _WAY_OUT = '--set corpus.bad_input="skip" passes over what cannot be read'
 
 
@@ -167,13 +184,14 @@ CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # read at once; of a cut-off .zst file less than this is lost
 
 
-def read_text(path: Path, bad: BadInput) -> Iterator[str]:
+def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
     """Decodes a UTF-8 text file piece by piece; a byte-order mark is dropped, line ends become `\\n`.
 
     Args:
         path: A text file, plain or compressed.
         bad: What is done about bytes that are not UTF-8, NULs (a binary file) and cut-off files. Where they are
             passed over, broken bytes come as lone surrogates, for the caller to look at line by line.
+        stretch: Which bytes of a plain file are read; None reads all of any file.
 
     Yields:
         Strings of at most about a million characters.
@@ -181,7 +199,7 @@ def read_text(path: Path, bad: BadInput) -> Iterator[str]:
     Raises:
         CorpusError: The text names the byte of the (unpacked) file.
     """
-    return decoded(_chunks(path, bad), path, bad)
+    return decoded(_chunks(path, bad, stretch), path, bad, begin=0 if stretch is None else stretch.begin)
 
 
 def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
@@ -190,17 +208,20 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput) -> Iterator[str]:
+def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
     """As `read_text`, of bytes that somebody else reads.
 
     Args:
         chunks: The bytes, in pieces of any size but 0.
         name: What errors call them.
         bad: As there.
+        begin: How many bytes stand before the first of them. A byte-order mark is one at the very beginning only.
     """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape" if bad.skip else "strict")
+    decoder = codecs.getincrementaldecoder("utf-8" if begin else "utf-8-sig")(
+        "surrogateescape" if bad.skip else "strict"
+    )
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    num_bytes = 0
+    num_bytes = begin
     while chunk := next(chunks, b""):
         if not bad.skip and (nul := chunk.find(b"\0")) >= 0:
             bad.found("", f"{name}: byte {num_bytes + nul} is NUL: this is not a text file")
@@ -210,12 +231,14 @@ def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput) -> Iterato
         yield tail
 
 
-def _chunks(path: Path, bad: BadInput) -> Iterator[bytes]:
-    """Chunks of equal size, and what is left of a file that ends or is cut off."""
+def _chunks(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[bytes]:
+    """Chunks of equal size, and what is left of a file, or of a stretch, that ends or is cut off."""
     num_bytes, chunk, failure = 0, bytearray(), None
     try:
         with open_bytes(path) as file:
-            while piece := read_some(file, min(PIECE_BYTES, CHUNK_BYTES - len(chunk))):
+            if stretch is not None:
+                file.seek(stretch.begin)
+            while piece := read_some(file, _most(num_bytes, len(chunk), stretch)):
                 num_bytes += len(piece)
                 chunk += piece
                 if len(chunk) == CHUNK_BYTES:
@@ -227,6 +250,12 @@ def _chunks(path: Path, bad: BadInput) -> Iterator[bytes]:
         yield bytes(chunk)
     if failure is not None:
         bad.found(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
+
+
+def _most(num_bytes: int, gathered: int, stretch: Stretch | None) -> int:
+    """How much may be read next."""
+    most = min(PIECE_BYTES, CHUNK_BYTES - gathered)
+    return most if stretch is None else min(most, stretch.size - num_bytes)
 
 
 def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, name: str | Path, num_bytes: int, bad: BadInput) -> str:
@@ -243,14 +272,15 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, name: str | Path, 
         raise AssertionError("bytes that are passed over do not raise") from error
 
 
-def read_lines(path: Path, bad: BadInput) -> Iterator[LinePart]:
+def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
     """Yields the lines of a text file; a line longer than a chunk comes in several parts.
 
     Args:
         path: As for `read_text`, which says what may be raised.
         bad: As there; broken lines are left out, of one in several parts those that are broken.
+        stretch: As there.
     """
-    parts = line_parts(read_text(path, bad))
+    parts = line_parts(read_text(path, bad, stretch))
     return _unbroken(parts, bad) if bad.skip else parts
 
 
@@ -282,7 +312,7 @@ def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
         yield LinePart(rest, starts, True)
 
 
-def whole_lines(path: Path, bad: BadInput) -> Iterator[str]:
+def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
     """Yields the lines of a text file whole, as rows are.
 
     Raises:
@@ -290,7 +320,7 @@ def whole_lines(path: Path, bad: BadInput) -> Iterator[str]:
     """
     parts: list[str] = []
     size = 0
-    for part in read_lines(path, bad):
+    for part in read_lines(path, bad, stretch):
         parts.append(part.text)
         size += len(part.text)
         if size > LONGEST_ROW:
@@ -300,7 +330,7 @@ def whole_lines(path: Path, bad: BadInput) -> Iterator[str]:
             parts, size = [], 0
 
 
-def read_fasta(path: Path, bad: BadInput) -> Iterator[LinePart]:
+def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
     """Yields the sequences of a FASTA file, each a document without its description line.
 
     A sequence of several lines comes in parts, which join without a space.
@@ -308,12 +338,13 @@ def read_fasta(path: Path, bad: BadInput) -> Iterator[LinePart]:
     Args:
         path: The file.
         bad: What is done about letters before the first `>`, and as for text files.
+        stretch: What of it is read; it begins with a `>`.
 
     Raises:
         CorpusError: As for text files; or there is a sequence before the first description.
     """
     inside = open_sequence = False
-    for line in read_lines(path, bad):
+    for line in read_lines(path, bad, stretch):
         if line.starts and line.text.startswith(">"):
             if open_sequence:
                 yield LinePart("", False, True)

@@ -19,14 +19,16 @@ class CleaningSettings(Settings):
         unicode: Normalisation form; None leaves characters as they are.
         control_characters: `drop` removes characters of the category Cc but tabs and line ends, and those of Cf.
         white_space: `collapse` makes one space of each stretch within a line and removes it at the ends.
-        duplicates: `drop` leaves out documents whose text stood before, after the changes above.
+        duplicates: `drop` leaves out documents whose text stood before, after the changes above; `drop_near` also
+            near-duplicates of an earlier one (see `unmask.text.groups.Clusters`). Longer documents than 262,144
+            characters stay.
         min_chars: Shortest document, in characters.
     """
 
     unicode: Literal["NFC", "NFKC"] | None = None
     control_characters: Literal["keep", "drop"] = "keep"
     white_space: Literal["keep", "collapse"] = "keep"
-    duplicates: Literal["keep", "drop"] = "keep"
+    duplicates: Literal["keep", "drop", "drop_near"] = "keep"
     min_chars: int = Field(default=1, ge=1)
 
     @property
@@ -81,6 +83,7 @@ class CorpusSettings(Settings):
         holdout_groups: What stays on one side when text is held out by its hash: documents with the same value in a
             column, or near-duplicates. Also as a string: `near_duplicates`, or the column's name, with `column:`
             before it where the column is called near_duplicates. None: equal documents alone.
+        leaks: Whether training texts that nearly stand in the held-out text stay (`keep`) or are left out (`drop`).
         validation: Files that are held out instead.
         splits: Whether the names of files and parts in a folder say what is trained on, held out and not read, where
             most have one (`auto`, see `unmask.text.sources.find_split`), or all is trained on (`ignore`).
@@ -94,6 +97,7 @@ class CorpusSettings(Settings):
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     holdout_from: Literal["hash", "end"] = "hash"
     holdout_groups: HoldoutGroups | None = None
+    leaks: Literal["keep", "drop"] = "keep"
     validation: tuple[str, ...] = ()
     splits: Literal["auto", "ignore"] = "auto"
     cleaning: CleaningSettings = CleaningSettings()
@@ -129,12 +133,18 @@ class CorpusSettings(Settings):
                 f"holdout_groups is for text that is held out by its hash, but {other} says what is held out; leave "
                 "one of them out"
             )
+        if self.cleaning.duplicates == "drop_near" and isinstance(self.holdout_groups, NearDuplicateGroups):
+            raise ValueError(
+                "cleaning.duplicates = drop_near leaves out what holdout_groups = near_duplicates would keep together; "
+                "leave one of them out"
+            )
         return self
 
     def plain(self) -> dict[str, Any]:
         """As manifests keep it: without what came later where it is not set, so that older data is known."""
         later = {name for name in ("label", "holdout_groups") if getattr(self, name) is None}
         later |= {"splits"} if self.splits == "auto" else set()
+        later |= {"leaks"} if self.leaks == "keep" else set()
         return self.model_dump(mode="json", exclude=later)
 
 

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from unmask.errors import CorpusError
 from unmask.files import absence
 from unmask.text.json_rows import holds_rows
-from unmask.text.reading import COMPRESSIONS, bare_suffix
+from unmask.text.reading import COMPRESSIONS, Stretch, bare_suffix
 from unmask.values import parse_json
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Source:
         column: Where the text of a table stands, once that is found (`text_columns.py`); several together are it.
         label: Where the class of a table's documents stands; None where none is read.
         group: Where it stands which documents stay together when text is held out; None where none is read.
+        stretch: What of the file is read, where that is not all of it (`read_plan.py`).
     """
 
     path: Path
@@ -80,6 +81,12 @@ class Source:
     column: TextColumn | None = None
     label: str | None = None
     group: str | None = None
+    stretch: Stretch | None = None
+
+    def row(self, number: int) -> str:
+        """A row in the words of an error; of a stretch of lines, its number is counted from there."""
+        behind = self.is_json and self.stretch is not None and self.stretch.begin
+        return f"{self.path}: row {number}{f' behind byte {behind:,}' if behind else ''}"
 
     @property
     def is_table(self) -> bool:

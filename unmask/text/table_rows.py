@@ -58,10 +58,12 @@ def rows_of(
         asked = {name.lower() for name in (*asked_names(column), *others)}
         return _delimited(source.path, bad, tabs=source.kind == "tsv", asked=asked, used=used)
     if source.is_json:
-        return json_rows(source.path, bad)
+        return json_rows(source.path, bad, source.stretch)
     text_within = CHAT_NAMES if column is None else asked_names(column)
     within = None if nested else _holders([*text_within, *others])
-    return (parquet_rows if source.kind == "parquet" else arrow_rows)(source.path, bad, only=used, within=within)
+    if source.kind == "parquet":
+        return parquet_rows(source.path, bad, only=used, within=within, stretch=source.stretch)
+    return arrow_rows(source.path, bad, only=used, within=within)
 
 
 def asked_names(column: AskedColumn) -> list[str]:

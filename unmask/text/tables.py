@@ -165,7 +165,7 @@ def read_table(
                 try:
                     label = class_name(value_or_none(row, source.label), names)
                 except ValueError as error:
-                    found = f"{source.path}: row {number} has {error} in column {source.label!r}"
+                    found = f"{source.row(number)} has {error} in column {source.label!r}"
                     bad.found("rows whose label cannot be read", found)
                     continue
             group = None
@@ -173,14 +173,14 @@ def read_table(
                 try:
                     group = group_name(value_or_none(row, source.group))
                 except ValueError as error:
-                    found = f"{source.path}: row {number} has {error} in column {source.group!r}"
+                    found = f"{source.row(number)} has {error} in column {source.group!r}"
                     bad.found("rows whose group cannot be read", found)
                     continue
             if fields is not None:
                 try:
                     spans = _spans(row, text, column, fields)
                 except ValueError as error:
-                    bad.found("rows whose annotations cannot be read", f"{source.path}: row {number} {error}")
+                    bad.found("rows whose annotations cannot be read", f"{source.row(number)} {error}")
                     continue
             if "\r\n" in text:
                 text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)

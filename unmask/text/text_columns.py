@@ -174,20 +174,20 @@ def text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadI
         if text is not None and (broken := broken_character(text)):
             bad.found(
                 BROKEN_LINES,
-                f"{source.path}: row {number} has {broken} in column {name!r}, which is no character; take it out",
+                f"{source.row(number)} has {broken} in column {name!r}, which is no character; take it out",
             )
             return None
         found.append(text)
     if not found:
         bad.found(
             WITHOUT,
-            f"{source.path}: row {number} has no {in_words(column)}, only {listed(row)}; "
+            f"{source.row(number)} has no {in_words(column)}, only {listed(row)}; "
             "name the text's column with --set corpus.column=NAME",
         )
         return None
     whole = found[0] if isinstance(column, str) else _joined(found, _PARAGRAPH)
     if whole is None:
-        bad.found(WITHOUT, f"{source.path}: row {number} has no text in {in_words(column)}")
+        bad.found(WITHOUT, f"{source.row(number)} has no text in {in_words(column)}")
     return whole
 
 

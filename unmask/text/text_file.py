@@ -129,8 +129,7 @@ class TextFile:
         value = value_or_none(row, column)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise CorpusError(
-                f"{self.source.path}: row {number} has {shown(value)} in column {column!r}; ids are texts or whole "
-                "numbers"
+                f"{self.source.row(number)} has {shown(value)} in column {column!r}; ids are texts or whole numbers"
             )
         return value
 

@@ -25,6 +25,8 @@ class TokenizerSettings(Settings):
             is no, as in RoBERTa.
         bare: For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and
             nothing else. Its characters are those of the whole corpus, held-out text included. None is no.
+        sample_bytes: About how much text it is trained on: of a larger corpus, documents chosen by their hashes. For
+            characters it is always all.
     """
 
     path: str | None = None
@@ -33,6 +35,7 @@ class TokenizerSettings(Settings):
     lowercase: bool = False
     add_prefix_space: bool | None = None
     bare: bool | None = None
+    sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,0 +1,102 @@
+"""Passes over tasks on the nodes of a Ray cluster, a task of ours a task of Ray's.
+
+No text travels: whoever carries a task out reads its files and writes into the data folder, so all nodes must see both.
+What a node that dies was at, another one does again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import DataError, SettingsError, UnmaskError
+from unmask.shards.passes import Pass, TaskDoer, Work
+from unmask.text.read_plan import ReadTask
+
+LOOK_SECONDS = 0.5
+RETRIES = 5  # of a task whose node dies
+AUTO = "auto"
+_ONE = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class OnRay:
+    """Shares passes out to a Ray cluster.
+
+    Args:
+        address: Of the cluster (`ray://host:10001`, `host:6379`); `auto` takes the one that this machine belongs to, or
+            starts one here.
+
+    Raises:
+        SettingsError: Ray is not installed, or there is no such cluster.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise SettingsError("--ray needs Ray: pip install 'unmask[ray]'") from error
+        self._ray: Any = ray
+        if not ray.is_initialized():
+            self._join(address)
+
+    def _join(self, address: str) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "error"}
+        if address == AUTO:
+            try:
+                self._ray.init(address=AUTO, **{k: v for k, v in options.items() if k != "include_dashboard"})
+            except ConnectionError:  # there is none that this machine belongs to
+                self._ray.init(**options)
+            return
+        try:
+            self._ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SettingsError(
+                f"--ray {address}: there is no Ray cluster ({reason}); start it with ray start"
+            ) from error
+
+    @property
+    def num_cores(self) -> int:
+        """Of the cluster."""
+        return int(self._ray.cluster_resources().get("CPU", 1))
+
+    def do(self, work: Work, kind: Pass, tasks: Sequence[ReadTask], count: Callable[[int], None]) -> None:
+        """See `unmask.shards.sharing.Sharing`.
+
+        Raises:
+            UnmaskError: What a task raised.
+            DataError: Nodes died again and again, or do not see the files.
+        """
+        ray = self._ray
+        shared = ray.put(work)
+        carry_out = ray.remote(num_cpus=1, max_retries=RETRIES)(_carry_out)
+        waiting = {carry_out.remote(shared, kind, task.number, str(task.sources[0].path)): task for task in tasks}
+        while waiting:
+            done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
+            for reference in done:
+                task = waiting.pop(reference)
+                try:
+                    ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise _of_task(error) from error
+                except ray.exceptions.RayError as error:
+                    raise DataError(
+                        f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the same "
+                        "command again"
+                    ) from error
+                count(task.num_bytes)
+
+
+def _of_task(error: Any) -> Exception:
+    """What went wrong in a task of Ray's."""
+    return error.cause if isinstance(error.cause, UnmaskError) else RuntimeError(f"on a node of the cluster:\n{error}")
+
+
+def _carry_out(work: Work, kind: Pass, number: int, source: str) -> None:
+    os.environ.update({**_ONE, "TOKENIZERS_PARALLELISM": "false"})
+    for path in (work.root, Path(source)):
+        if not path.exists():
+            raise DataError(f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all")
+    TaskDoer(work).do(kind, number, lambda num_bytes: None)

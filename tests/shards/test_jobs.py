@@ -23,7 +23,7 @@ from unmask.shards.jobs import Job, cut_jobs, job_bytes
 from unmask.shards.manifest import Manifest
 from unmask.shards.preparation import prepare
 from unmask.shards.store import TokenStore
-from unmask.shards.worker_pool import WorkerPool
+from unmask.shards.worker_pool import Asked, WorkerPool
 from unmask.text.documents import TextPiece
 from unmask.text.settings import CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
@@ -58,7 +58,8 @@ def test_every_token_arrives_exactly_once(
 ) -> None:
     tokenizer = trained(family)
     texts, held = [text for text, _ in rows], [side for _, side in rows]
-    parts = [run_job(job, tokenizer, tmp_path) for job in cut_jobs(pieces_of(texts, held), size_bytes)]
+    made = [run_job(job, tokenizer, tmp_path) for job in cut_jobs(pieces_of(texts, held), size_bytes)]
+    parts = [part for part, _ in made]
     for split, side in (("train", False), ("validation", True)):
         alone = [tokenizer.encode_corpus([text])[0] for text, which in rows if which == side]
         alone = [encoded for encoded in alone if len(encoded.input_ids)]
@@ -71,8 +72,8 @@ def test_every_token_arrives_exactly_once(
         assert [ids.tolist() for ids, _ in found] == [encoded.input_ids.tolist() for encoded in alone]
         assert [starts.tolist() for _, starts in found] == [encoded.word_starts.tolist() for encoded in alone]
     assert sum(part.bytes for part in parts) == sum(len(text.encode()) for text in texts)
-    for part in parts:
-        assert sum(part.frequencies[1]) == (part.train.shard.tokens if part.train.shard is not None else 0)
+    for part, counts in made:
+        assert counts.sum() == (part.train.shard.tokens if part.train.shard is not None else 0)
 
 
 @pytest.mark.parametrize(("size_bytes", "several"), [(1500, 3), (6000, 2), (10**9, 2)])
@@ -149,7 +150,7 @@ def pool_on(root: Path) -> WorkerPool:
 
 
 def run(pool: WorkerPool, jobs: Iterable[Job]) -> None:
-    pool.run(jobs, made_by="x", count=lambda n: None)
+    pool.run(Asked("x"), jobs, count=lambda n: None)
 
 
 def test_an_error_in_a_worker_arrives(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unmask.errors import DataError
-from unmask.shards import worker_pool as making
+from unmask.shards import passes as making
 from unmask.shards.manifest import Manifest, load_manifest
 from unmask.shards.preparation import prepare
 from unmask.shards.store import TokenStore

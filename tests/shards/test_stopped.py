@@ -112,12 +112,12 @@ def test_a_kill_at_the_very_end_leaves_whole_data(text_file: Path, tmp_path: Pat
     unfinished = (out / "unfinished.json").read_bytes()
     start(text_file, out).communicate(timeout=PATIENCE)
     (out / "parts").mkdir()
-    (out / "parts" / "00007.json").write_text("{}")
+    (out / "parts" / "00000-00007.json").write_text("{}")
     (out / "unfinished.json").write_bytes(unfinished)
-    before = (out / "train" / "00000.arrow").stat().st_mtime_ns
+    before = (out / "train" / "00000-00000.arrow").stat().st_mtime_ns
     start(text_file, out).communicate(timeout=PATIENCE)
     assert contents(out) == whole
-    assert (out / "train" / "00000.arrow").stat().st_mtime_ns == before, "nothing was made again"
+    assert (out / "train" / "00000-00000.arrow").stat().st_mtime_ns == before, "nothing was made again"
 
 
 def test_a_source_that_changed_is_read_anew(text_file: Path, tmp_path: Path) -> None:
@@ -150,17 +150,17 @@ def test_parts_that_still_fit_are_kept(text_file: Path, data_folder: Path, tmp_p
         pass
 
     def stop(progress: Progress) -> None:
-        if progress.done > 400_000:
+        if progress.what == "tokenizing" and progress.done > 400_000:
             raise Stop
 
     with pytest.raises(Stop):
         run(out, notify=stop)
-    kept = (out / "train" / "00001.arrow").stat().st_mtime_ns
-    (out / "train" / "00002.arrow").write_bytes(b"damaged")
+    kept = (out / "train" / "00000-00001.arrow").stat().st_mtime_ns
+    (out / "train" / "00000-00002.arrow").write_bytes(b"damaged")
     with source.open("a") as file:
         file.write("\n\nAnd the cat follows the dog at sea.\n")
     run(out)
-    assert (out / "train" / "00001.arrow").stat().st_mtime_ns == kept
+    assert (out / "train" / "00000-00001.arrow").stat().st_mtime_ns == kept
     run(tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
 
@@ -245,10 +245,10 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
         return prepare([source], out, corpus=CorpusSettings(), tokenizer=tokenizer, note=notes.append, **options)
 
     first = run(resume=True)
-    made = (out / "train" / "00000.arrow").stat().st_mtime_ns
+    made = (out / "train" / "00000-00000.arrow").stat().st_mtime_ns
     assert run(resume=True) == first
     assert notes == [f"{out} is complete already"]
-    assert (out / "train" / "00000.arrow").stat().st_mtime_ns == made
+    assert (out / "train" / "00000-00000.arrow").stat().st_mtime_ns == made
     with pytest.raises(
         DataError, match=r"data with tokenizer\.vocab_size = 200, but now it is 150; .*, replace it with overw"
     ):
@@ -256,7 +256,7 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="resume=True and overwrite=True exclude each other"):
         run(resume=True, overwrite=True)
     assert run(overwrite=True) == first
-    assert (out / "train" / "00000.arrow").stat().st_mtime_ns > made
+    assert (out / "train" / "00000-00000.arrow").stat().st_mtime_ns > made
     source.write_text(make_text(100))
     with pytest.raises(DataError, match=r"a\.txt has changed since .*out was prepared"):
         run(resume=True)

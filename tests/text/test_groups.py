@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.test_split_check import WORDS, changed, jaccard, random_text
+from tests.text.test_split_check import WORDS, changed, compared, jaccard, random_text
 from unmask.errors import CorpusError
 from unmask.recipe.recipe import load_recipe
 from unmask.settings import validated
@@ -173,10 +173,10 @@ def test_a_large_group_is_trained_on(tmp_path: Path) -> None:
     rows = patients(40) + [{"text": f"of the large one {n} " + "x " * 50, "patient": "large"} for n in range(1000)]
     corpus = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
     assert not any(held and piece.group == "large" for piece, held in corpus.pieces())
-    told = corpus.describe()
+    told = corpus.describe(corpus.decided())
     assert "1 of them too large to be held out: the largest has " in told
     assert "all of it trained on, so held-out figures say nothing about such texts" in told
-    assert corpus.groups is not None
+    assert corpus.decided().groups is not None
     held, total = 0, 0
     for piece, side in corpus.pieces():
         held, total = held + side * len(piece.text), total + len(piece.text)
@@ -188,8 +188,8 @@ def test_where_all_groups_are_large_the_smallest_is_held_out(tmp_path: Path) -> 
     rows = [{"text": f"{name} {n} words", "patient": name} for name in "abc" for n in range(40 + 9 * (name != "b"))]
     corpus = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
     assert {piece.group for piece, held in corpus.pieces() if held} == {"b"}
-    assert "that is not the 5.0% asked for, since groups are large" in corpus.describe()
-    assert 'corpus.validation=["FILE"]' in corpus.describe()
+    assert "that is not the 5.0% asked for, since groups are large" in corpus.describe(corpus.decided())
+    assert 'corpus.validation=["FILE"]' in corpus.describe(corpus.decided())
 
 
 def test_rows_without_a_value_go_by_their_text(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_rows_without_a_value_go_by_their_text(tmp_path: Path) -> None:
     found = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
     alone = [held for piece, held in found.pieces() if piece.group is None]
     assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
-    assert "3,000 documents without a value there go by their text" in found.describe()
+    assert "3,000 documents without a value there go by their text" in found.describe(found.decided())
 
 
 @pytest.mark.parametrize(
@@ -244,11 +244,7 @@ def clustered(rng: random.Random) -> list[list[str]]:
 
 
 def looked_at(corpus: Corpus) -> NearDuplicates:
-    found = corpus.check()
-    for _ in found.collect(corpus.pieces()):
-        pass
-    found.compare(corpus.pieces())
-    return found.result()
+    return compared(list(corpus.pieces()), parts=corpus.plan.holdout_unit == "part")
 
 
 def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
@@ -266,11 +262,11 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
     found = sides(corpus)
     assert all(len({found[text] for text in cluster}) == 1 for cluster in clusters)
     assert looked_at(corpus).share == 0.0
-    assert corpus.groups is not None
+    assert corpus.decided().groups is not None
     share = sum(len(text) for text in texts if found[text]) / sum(map(len, texts))
-    assert corpus.groups.choice.share == pytest.approx(share)
+    assert corpus.decided().groups.choice.share == pytest.approx(share)
     assert 0.025 <= share <= 0.075
-    assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe()
+    assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe(corpus.decided())
     rng.shuffle(texts)
     files = [tmp_path / name for name in ("z.txt", "b.txt")]
     for number, file in enumerate(files):
@@ -305,8 +301,8 @@ def test_long_documents_count_whole_in_any_order(tmp_path: Path, monkeypatch: py
         path.write_text("\n".join(order) + "\n", encoding="utf-8")
         corpus = Corpus([path], asked)
         held = {piece.text[:80] for piece, side in corpus.pieces() if side and piece.offset == 0}
-        assert corpus.groups is not None
-        chosen.append((held, corpus.groups.choice.share))
+        assert corpus.decided().groups is not None
+        chosen.append((held, corpus.decided().groups.choice.share))
     assert chosen[0] == chosen[1]
 
 
@@ -325,7 +321,7 @@ def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> N
     order = list(range(len(texts)))
     rng.shuffle(order)
     clusters = Clusters()
-    clusters.add([texts[place] for place in order], [len(texts[place]) for place in order])
+    clusters.add([texts[place] for place in order], order, [len(texts[place]) for place in order])
     choice, keys = clusters.choose(0.05)
     key_of = dict(zip(order, keys.tolist(), strict=True))
     together = sum(key_of[source] == key_of[len(texts) - 150 + n] for n, source in enumerate(planted))

@@ -18,7 +18,7 @@ from unmask.cli.finetune import finetune
 from unmask.cli.lexicon import lexicon
 from unmask.cli.masks import masks
 from unmask.cli.predict import predict
-from unmask.cli.prepare import prepare
+from unmask.cli.prepare import PrepareCommand, prepare
 from unmask.cli.pretrain import pretrain
 from unmask.cli.recipes import recipes
 from unmask.cli.score import score
@@ -57,8 +57,10 @@ COMMANDS = (  # in the order of --help
     finetune, predict, export, verify, recipes,
 )  # fmt: skip
 
+CLASSES: dict[Any, Any] = {prepare: PrepareCommand}  # where typer's own does not do
+
 for command in COMMANDS:
-    app.command()(with_verbosity(command))
+    app.command(cls=CLASSES.get(command))(with_verbosity(command))
 
 
 def main() -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName
+
+AUTO = "auto"
 
 
 def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
@@ -23,7 +26,17 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
         ),
     ] = None,
     settings: Settings = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that tokenize. \\[default: one a core]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that read. \\[default: one a core]")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="[ADDRESS]", help="A Ray cluster does it: at an address, or the one around this machine."
+        ),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="I/N", help="One of several parts, each run where it suits; see --join.")
+    ] = None,
+    join: Annotated[bool, typer.Option("--join", help="Put together what all parts have found so far.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep shards that are there, whole or in part, if made as asked now.")
     ] = False,
@@ -52,8 +65,22 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     if dry_run:
         show(forecast_preparation(paths, **asked), as_json=as_json)
         return
+    sharing: dict[str, Any] = {"workers": workers, "ray": ray, "part": part, "join": join}
     with Interruption(GOES_ON), ConsoleReporter() as reporter:
         found = unmask.prepare(
-            paths, out=out, **asked, workers=workers, resume=resume, overwrite=overwrite, reporter=reporter
+            paths, out=out, **asked, **sharing, resume=resume, overwrite=overwrite, reporter=reporter
         )
     show(found, as_json=as_json)
+
+
+class PrepareCommand(TyperCommand):
+    """The command, whose `--ray` may stand alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Gives `--ray` the address of the cluster around this machine where none follows it."""
+        following = [*args[1:], "--"]
+        named = [
+            f"{arg}={AUTO}" if arg == "--ray" and next_.startswith("-") else arg
+            for arg, next_ in zip(args, following, strict=False)
+        ]
+        return super().parse_args(ctx, named)

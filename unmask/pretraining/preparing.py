@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import SettingsError
 from unmask.pretraining.run_data import describe
 from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.recipe.overrides import Overrides, as_overrides
@@ -13,7 +14,9 @@ from unmask.recipe.recipe import load_recipe
 from unmask.results import Result, Shown
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.manifest import Manifest
+from unmask.shards.preparation import join_parts, prepare_part
 from unmask.shards.preparation import prepare as prepare_shards
+from unmask.shards.stages import PreparationInput
 from unmask.text.given import Texts, told_apart
 
 
@@ -32,6 +35,7 @@ class Prepared(Result):
         annotations: By column its labels, spans, and spans that were lost.
         labels: Names of classes of documents; empty where there are none.
         unlabelled: Documents without a class.
+        complete: True.
     """
 
     out: str
@@ -47,6 +51,7 @@ class Prepared(Result):
     unknown_tokens: int
     fingerprint: str
     annotations: dict[str, dict[str, Any]]
+    complete: bool
 
     def shown(self) -> Iterator[Shown]:
         """Some lines."""
@@ -55,6 +60,26 @@ class Prepared(Result):
             f"{self.documents:,} documents, {self.bytes:,} bytes, {self.bytes / self.tokens:.2f} bytes a token; "
             f"vocabulary {self.vocab_size:,}; {self.out}"
         )
+
+
+class PreparedPart(Result):
+    """A part of a preparation, or several put together, as far as it could be done by now.
+
+    Attributes:
+        out: Its folder.
+        part: Which, such as `2/8`; None where parts were put together.
+        complete: False.
+        next: What is to be done next, in words.
+    """
+
+    out: str
+    part: str | None
+    complete: bool
+    next: str
+
+    def shown(self) -> Iterator[Shown]:
+        """A line."""
+        yield f"{self.out}: {self.next}"
 
 
 def prepare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -67,10 +92,13 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     annotate: Sequence[str] | None = None,
     settings: Overrides = (),
     workers: int | None = None,
+    ray: str | None = None,
+    part: str | None = None,
+    join: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     reporter: Reporter | None = None,
-) -> Prepared:
+) -> Prepared | PreparedPart:
     """Tokenizes text into shards, once, for any number of runs. After a stop, the same call goes on.
 
     Args:
@@ -82,14 +110,21 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         vocab_size: Of the trained tokenizer; None fits the text.
         annotate: Columns of annotations: `entities`, `pos`, `dependencies`, `chunks`.
         settings: `section.key=value` overrides, or a dict of them.
-        workers: Processes that tokenize; None: one a core.
+        workers: Processes that read and tokenize; None: one a core.
+        ray: Address of a Ray cluster that does it, whose nodes see text and folder; `auto`: the one that this machine
+            belongs to.
+        part: Do one of several parts, such as `2/8`: by itself, beside others, on any machine that sees the folder.
+        join: Put together what all parts have found so far. Parts and join come in turns, until the data is complete.
         resume: Keep shards that are there, whole or in part, if made as asked now.
         overwrite: Replace shards that are there.
         reporter: Told of the progress; None logs.
 
     Raises:
-        UnmaskError: The text cannot be read, a setting is off, or the folder holds prepared data already.
+        UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
+            prepared data already.
     """
+    shared = part is not None or join
+    _check_sharing(part=part, join=join, others={"--ray": ray, "--resume": resume, "--overwrite": overwrite})
     options = {
         "tokenizer.path": None if tokenizer is None else str(tokenizer),
         "tokenizer.kind": tokenizer_kind,
@@ -102,23 +137,53 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reporter or usual_reporter(),
     )
     folder = DataFolder(root)
-    if folder.is_complete:
+    if folder.is_complete and not shared:
         folder.claimed.check(resume=resume, overwrite=overwrite)
-    manifest = prepare_shards(
-        told_apart(paths) or [],
-        root,
-        corpus=recipe.corpus,
-        tokenizer=recipe.tokenizer,
-        annotation=recipe.annotation,
-        workers=workers,
-        resume=resume,
-        overwrite=overwrite,
-        notify=reporter.notify,
-        note=reporter.note,
-    )
+    given = told_apart(paths) or []
+    if shared:
+        asked = PreparationInput(given, recipe.corpus, recipe.tokenizer, recipe.annotation)
+        told: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
+        found = (
+            join_parts(asked, root, **told)
+            if part is None
+            else prepare_part(asked, root, _part(part), workers=workers, **told)
+        )
+        if isinstance(found, str):
+            return PreparedPart({"out": str(root), "part": part, "complete": False, "next": found})
+        manifest = found
+    else:
+        manifest = prepare_shards(
+            given,
+            root,
+            corpus=recipe.corpus,
+            tokenizer=recipe.tokenizer,
+            annotation=recipe.annotation,
+            workers=workers,
+            ray=ray,
+            resume=resume,
+            overwrite=overwrite,
+            notify=reporter.notify,
+            note=reporter.note,
+        )
     for text in describe(manifest):
         reporter.note(text)
     return Prepared(_figures(manifest, root))
+
+
+def _check_sharing(*, part: str | None, join: bool, others: Mapping[str, object]) -> None:
+    if part is not None and join:
+        raise SettingsError("--part does one of the parts, --join puts all together; leave one out")
+    if (part is not None or join) and (wrong := [name for name, value in others.items() if value]):
+        raise SettingsError(
+            f"{wrong[0]} is for a preparation in one piece; --part and --join go on with what they find in the folder"
+        )
+
+
+def _part(asked: str) -> tuple[int, int]:
+    number, _, of = asked.partition("/")
+    if not (number.isdecimal() and of.isdecimal()):
+        raise SettingsError(f"--part {asked}: write the number of the part, counted from 1, and of how many, as in 2/8")
+    return int(number), int(of)
 
 
 def _figures(manifest: Manifest, out: Path) -> dict[str, Any]:
@@ -141,4 +206,5 @@ def _figures(manifest: Manifest, out: Path) -> dict[str, Any]:
         },
         "labels": manifest.labels,
         "unlabelled": manifest.unlabelled,
+        "complete": True,
     }

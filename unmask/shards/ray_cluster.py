@@ -7,6 +7,7 @@ What a node that dies was at, another one does again.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from unmask.shards.passes import Pass, TaskDoer, Work
 from unmask.text.read_plan import ReadTask
 
 LOOK_SECONDS = 0.5
+_REACHED_SECONDS = 10.0
 RETRIES = 5  # of a task whose node dies
 AUTO = "auto"
 _ONE = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -42,19 +44,20 @@ class OnRay:
             self._join(address)
 
     def _join(self, address: str) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "error"}
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if address == AUTO:
             try:
-                self._ray.init(address=AUTO, **{k: v for k, v in options.items() if k != "include_dashboard"})
+                self._ray.init(address=AUTO, **options)
             except ConnectionError:  # there is none that this machine belongs to
-                self._ray.init(**options)
+                self._ray.init(include_dashboard=False, **options)
             return
         try:
-            self._ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            _reach(address)  # Ray itself tries for minutes
+            self._ray.init(address=address, **options)
+        except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise SettingsError(
-                f"--ray {address}: there is no Ray cluster ({reason}); start it with ray start"
+                f"--ray {address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port"
             ) from error
 
     @property
@@ -87,6 +90,13 @@ class OnRay:
                         "command again"
                     ) from error
                 count(task.num_bytes)
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("that is no host:port")
+    socket.create_connection((host, int(port)), timeout=_REACHED_SECONDS).close()
 
 
 def _of_task(error: Any) -> Exception:

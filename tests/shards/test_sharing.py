@@ -100,7 +100,7 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same(
         for _ in range(2):
             cluster.add_node(num_cpus=1, include_dashboard=False, object_store_memory=80 << 20)
         asked = given(corpus)
-        with pytest.raises(SettingsError, match="--workers are processes of this machine, --ray takes the cores"):
+        with pytest.raises(SettingsError, match="workers are processes of this machine, ray takes the cores"):
             alone(asked, tmp_path / "no", 2, ray=cluster.address)
         made = prepare([corpus], tmp_path / "ray", corpus=EVERYTHING, tokenizer=SMALL, ray=cluster.address, **SIZES)
         assert made == alone(asked, tmp_path / "one")
@@ -132,8 +132,6 @@ def test_a_part_that_is_killed_is_run_again(corpus: Path, tmp_path: Path) -> Non
         assert isinstance(join_parts(asked, out), str)
     process = subprocess.Popen([sys.executable, "-c", PART, str(corpus), str(out)], stderr=subprocess.PIPE, text=True)
     wait_for_parts(out, 3, process)
-    with pytest.raises(DataError, match="of 8 tasks are not done|another process"):
-        join_parts(asked, out)
     kill(process)
     assert process.returncode == -signal.SIGKILL
     with pytest.raises(DataError, match=r"tasks are not done, or of other text or settings \(.*; of n parts"):
@@ -176,7 +174,8 @@ def test_duplicates_are_found_over_all_tasks(tmp_path: Path) -> None:
         assert sum(int(store.num_bytes.sum()) for store in stores) == sum(kept)
         assert len(manifest.left_out) == (5 if kind == "drop_near" else 0)
         for pair in manifest.left_out:
-            assert pair.left_out != pair.stays
+            begins = [next(n for n, row in enumerate(rows) if row.startswith(text)) for text in pair]
+            assert begins[1] not in left_out
             assert any(row.startswith(pair.left_out) for n, row in enumerate(rows) if n in near)
         assert load_manifest(tmp_path / kind) == manifest
 
@@ -232,14 +231,14 @@ def test_parts_begun_otherwise_are_not_put_together(corpus: Path, tmp_path: Path
     out = tmp_path / "out"
     prepare_part(given(corpus), out, (1, 1), workers=1)
     other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
-    with pytest.raises(DataError, match=r"8 of 8 tasks are not done, or of other text or settings \(1, 2, 3"):
+    with pytest.raises(DataError, match=r"15 of 15 tasks are not done, or of other text or settings \(1, 2, 3"):
         join_parts(other, out)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"part": "1/2", "join": True}, "part='1/2' does|--part does one of the parts, --join puts all together"),
+        ({"part": "1/2", "join": True}, "part does one of the parts, join puts all together"),
         ({"part": "1/2", "resume": True}, "is for a preparation in one piece"),
         ({"join": True, "ray": "auto"}, "is for a preparation in one piece"),
         ({"part": "3/2"}, "give the number of the part, from 1 on, and how many there are"),

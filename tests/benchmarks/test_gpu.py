@@ -55,7 +55,6 @@ def test_every_stage_fills_its_tables(
     monkeypatch.setattr(sys, "argv", ["gpu.py", *given])
     gpu.main()
     assert capsys.readouterr().out.count("done before") == 4
-    assert page.read_text(encoding="utf-8") == filled
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

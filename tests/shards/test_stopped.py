@@ -299,7 +299,7 @@ def test_files_of_somebody_else_are_not_touched(corpus_file: Path, tmp_path: Pat
 def test_the_command_is_killed_and_run_again(text_file: Path, tmp_path: Path) -> None:
     """The whole command line, on a text of many shards of their usual size."""
     source = tmp_path / "text.txt"
-    source.write_text(text_file.read_text() * 10)
+    source.write_text(text_file.read_text() * 16)
     options = [str(source), "--vocab-size", "200", "--workers", "2", "--json"]
     command = [sys.executable, "-m", "unmask", "prepare", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -52,6 +52,7 @@ class Work(NamedTuple):
     recipe: str = "shakespeare-chars"
     overrides: tuple[str, ...] = ()
     seed: int = 0
+    rows: int | None = None  # of the held-out text, which are looked at
 
 
 class Point(NamedTuple):
@@ -153,7 +154,7 @@ def serve(work: Work) -> None:
 
     out = own_output()
     train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
-    hidden, clock = hidden_rows(held_out), Clock()
+    hidden, clock = hidden_rows(held_out[: None if work.rows is None else work.rows * LENGTH]), Clock()
 
     def begin() -> Learner:
         return Ours(work, clock) if work.system == "ours" else Annotated(train, work.seed)
@@ -301,6 +302,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slice-seconds", type=float, default=5.0)
+    parser.add_argument("--rows", type=int, help="of the held-out text, which are looked at; by default all")
     parser.add_argument("--table", type=Path, help="page whose table `characters` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG that is drawn")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -312,7 +314,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(asked.recipe, Path(folder) / "data")
         works = [
-            Work(name, minutes[name], f"{folder}/data", asked.recipe, tuple(asked.set), asked.seed)
+            Work(name, minutes[name], f"{folder}/data", asked.recipe, tuple(asked.set), asked.seed, asked.rows)
             for name in asked.systems.split(",")
         ]
         curves = run(works, asked.slice_seconds)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-WARM_SECONDS = 2.0  # of a turn, that do not count
+TURN_SECONDS = 4.0  # of a turn, that count
+WARM_SHARE = 0.5  # of them, so many seconds do not count before
 WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
 
 
@@ -24,6 +25,7 @@ class Work(NamedTuple):
     optimizer: str
     compiled: str
     device: str
+    turn_seconds: float = TURN_SECONDS
 
     @property
     def layers(self) -> int:
@@ -46,10 +48,13 @@ class Stopwatch:
             to do, shared out over the steps, since single ones only say when the host was done with them.
         seconds: How long steps count.
         least_steps: How many count at least, however long they take.
+        warm_seconds: That do not count before.
     """
 
-    def __init__(self, device: str, seconds: float, least_steps: int = 1) -> None:
-        self._on_gpu = device == "cuda"
+    def __init__(
+        self, device: str, seconds: float, least_steps: int = 1, *, warm_seconds: float = WARM_SHARE * TURN_SECONDS
+    ) -> None:
+        self._on_gpu, self._warm_seconds = device == "cuda", warm_seconds
         self._warm_steps, self._seconds, self._least_steps = WARM_STEPS[device], seconds, least_steps
 
     def begin(self) -> None:
@@ -63,7 +68,7 @@ class Stopwatch:
         if self._ends:
             self._ends.append(time.perf_counter())
             self.tokens.append(tokens)
-        elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= WARM_SECONDS:
+        elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= self._warm_seconds:
             self._settle()
             self._ends.append(time.perf_counter())
         enough = len(self._ends) > self._least_steps and self._ends[-1] - self._ends[0] >= self._seconds

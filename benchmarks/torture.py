@@ -42,17 +42,19 @@ class Verb:
         options: All but `--out`.
         again: What is added when it is begun again after a kill.
         out: Name of what it writes.
+        of_base: Whether it reads a run that is made before.
     """
 
     options: list[str]
     again: list[str]
     out: str = "out"
+    of_base: bool = True
 
 
 def verbs(work: Path) -> dict[str, Verb]:
-    """All of them, on files that are made once."""
+    """All of them, on files that are made once; the run that some of them read is made by `make_base`."""
     text, labelled = work / "corpus.txt", work / "labelled.csv"
-    if not (work / "base" / "summary.json").is_file():
+    if not labelled.is_file():
         work.mkdir(parents=True, exist_ok=True)
         rng = random.Random(0)
         words = [
@@ -75,16 +77,13 @@ def verbs(work: Path) -> dict[str, Verb]:
         text.write_text("\n".join(lines), encoding="utf-8")
         rows = [f'"{line}",{"sea" if "sea" in line else "garden"}' for line in lines[:200]]
         labelled.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-        subprocess.run(
-            [*UNMASK, "pretrain", str(text), "--out", str(work / "base"), "--steps", "20", "--vocab-size", "200",
-             *SMALL, "--overwrite", "-q"], check=True, env=_environment(), stdout=subprocess.DEVNULL,
-        )  # fmt: skip
     base, data = str(work / "base" / "model"), str(work / "base" / "data")
     tuned = ["--set", "finetune.epochs=2", "--set", "finetune.precision=float32", "--seeds", "2"]
     return {
-        "prepare": Verb(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], ["--resume"]),
+        "prepare": Verb(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], ["--resume"], of_base=False),
         "pretrain": Verb(
-            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, *EVERY], ["--resume"]
+            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, *EVERY], ["--resume"],
+            of_base=False,
         ),
         "finetune": Verb(
             ["finetune", base, "--task", "classify", "--train", str(labelled), "--validation", str(labelled), *tuned],
@@ -94,6 +93,17 @@ def verbs(work: Path) -> dict[str, Verb]:
         "embed": Verb(["embed", base, str(text), "--long-texts", "truncate"], ["--overwrite"], "out.parquet"),
         "export": Verb(["export", base], ["--overwrite"]),
     }  # fmt: skip
+
+
+def make_base(work: Path) -> None:
+    """A run that commands read, unless it is there."""
+    if (work / "base" / "summary.json").is_file():
+        return
+    subprocess.run(
+        [*UNMASK, "pretrain", str(work / "corpus.txt"), "--out", str(work / "base"), "--steps", "20",
+         "--vocab-size", "200", *SMALL, "--overwrite", "-q"],
+        check=True, env=_environment(), stdout=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def _environment() -> dict[str, str]:
@@ -165,6 +175,8 @@ def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], wo
 def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
     """As many cases of a command as have so many kills together; those that were run before are not run again."""
     verb = verbs(work)[name]
+    if verb.of_base:
+        make_base(work)
     results = work / f"{name}.jsonl"
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
     whole = work / f"{name}-whole"

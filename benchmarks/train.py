@@ -56,16 +56,15 @@ from typing import Any, NamedTuple
 
 import torch
 from tables import write_table
-from timed import Work
+from timed import TURN_SECONDS, Work
 from trained import SYSTEMS, ways
 from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
-SECONDS = 4.0  # of a turn, that count
 LEAST_STEPS = 3  # that count, shared out over the rounds where steps are longer than turns
 FEW_STEPS = 5  # figures of fewer are marked
 FEW = f"`*`: of fewer than {FEW_STEPS} steps."
-TRIAL_SECONDS = 1.0  # of one that finds out which way to compute attention is the fastest; they count, too
+TRIAL_SHARE = 0.25  # of a turn, to find out which way to compute attention is the fastest; it counts, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
 FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
@@ -77,7 +76,10 @@ DATA_SHEET = 989e12
 class System(Child):
     """A process that trains when it is its turn."""
 
+    turn_seconds = TURN_SECONDS  # that count
+
     def __init__(self, system: str, attention: str, work: Work) -> None:
+        self.turn_seconds = work.turn_seconds
         super().__init__([sys.executable, str(SCRIPT), system, attention, json.dumps(work._asdict())])
         self.facts: dict[str, Any] = {}
         self.seconds: list[float] = []  # of the steps that count
@@ -86,13 +88,13 @@ class System(Child):
 
     def go(self, least_steps: int = 1) -> float:
         """A turn, of so many steps at least that count: tokens a second, the median of its steps."""
-        taken = self._train(SECONDS, least_steps)
+        taken = self._train(self.turn_seconds, least_steps)
         read = self.tokens[-len(taken) :]
         return statistics.median(tokens / seconds for tokens, seconds in zip(read, taken, strict=True))
 
     def trial(self) -> float:
         """Seconds of a step, of a few; they count as those of turns do."""
-        return statistics.median(self._train(TRIAL_SECONDS))
+        return statistics.median(self._train(TRIAL_SHARE * self.turn_seconds))
 
     def _train(self, seconds: float, least_steps: int = 1) -> list[float]:
         answer = self.ask(f"{seconds} {least_steps}")
@@ -243,7 +245,7 @@ def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> 
 
 def _has_turn(process: System, number: int) -> bool:
     """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
-    return number == 1 or sum(process.seconds) < number * SECONDS or len(process.seconds) < LEAST_STEPS
+    return number == 1 or sum(process.seconds) < number * process.turn_seconds or len(process.seconds) < LEAST_STEPS
 
 
 def _least_steps(process: System, turns: int) -> int:
@@ -285,6 +287,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", default="128,512,1024")
     parser.add_argument("--systems", help=f"at every length; by default all, {FIRST_LENGTH_ONLY} at the first one only")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--turn-seconds", type=float, default=TURN_SECONDS, help="of a turn, that count")
     parser.add_argument("--layout", default="modernbert")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
     parser.add_argument("--compiled", default="no", choices=("no", "yes"), help="torch.compile for the peers in bf16")
@@ -318,9 +321,8 @@ def main() -> None:
                 systems = systems_at(number, asked.systems)
                 usual = GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096)
                 tokens = asked.batch_tokens or usual
-                work = Work(
-                    f"{folder}/data", size, length, tokens, asked.layout, asked.optimizer, asked.compiled, asked.device
-                )
+                how = (asked.layout, asked.optimizer, asked.compiled, asked.device, asked.turn_seconds)
+                work = Work(f"{folder}/data", size, length, tokens, *how)
                 found = measure(work, systems, asked.rounds, peak)
                 print(*found, sep="\n", flush=True)
                 lines += found

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from peers import transformers_of
-from timed import Stopwatch, Turn, Work
+from timed import WARM_SHARE, Stopwatch, Turn, Work
 from turns import own_output
 
 from unmask.training.hardware import peak_memory
@@ -91,7 +91,8 @@ def serve(system: str, attention: str, work: Work) -> None:
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
         seconds, least_steps = line.split()
-        watch = Stopwatch(work.device, float(seconds), int(least_steps))
+        warm_seconds = WARM_SHARE * work.turn_seconds
+        watch = Stopwatch(work.device, float(seconds), int(least_steps), warm_seconds=warm_seconds)
         turn(watch)
         let_go()
         memory = peak_memory(torch.device(work.device))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,18 @@ from typing import Any
 import torch.distributed as dist
 
 from tests.command_line import PATIENCE
+from tests.forked import Forked
 
 
-def start(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[subprocess.Popen[str]]:
+def start(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[Forked]:
     """Starts the processes; each writes what the function returns to `folder/NUMBER.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "store").unlink(missing_ok=True)
     (folder / "given.json").write_text(json.dumps(given))
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.processes", function, str(folder), str(number), str(count)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for number in range(count)
-    ]  # fmt: skip
+    return [Forked(_member, function, folder, number, count) for number in range(count)]
 
 
-def ended(processes: list[subprocess.Popen[str]], *, within: float = PATIENCE) -> list[tuple[int, str]]:
+def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[int | None, str]]:
     """Exit code and stderr of each. Whoever does not end is killed."""
     try:
         told = [process.communicate(timeout=within)[1] for process in processes]
@@ -52,8 +45,8 @@ def in_processes(count: int, function: str, folder: Path, given: dict[str, Any])
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
 
 
-def _main() -> None:
-    name, folder, number, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+def _member(name: str, folder: Path, number: int, count: int) -> None:
+    """What one of the processes does."""
     if count > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
     module, function = name.split(":")
@@ -63,7 +56,3 @@ def _main() -> None:
     (folder / f"{number}.json").write_text(json.dumps(found))
     sys.stderr.flush()
     os._exit(0)  # threads of torch's that outlive its groups may abort the interpreter as it ends
-
-
-if __name__ == "__main__":
-    _main()

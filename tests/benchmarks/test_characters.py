@@ -160,7 +160,18 @@ def test_the_whole_script(tmp_path: Path) -> None:
     page, picture = tmp_path / "page.md", tmp_path / "curve.svg"
     page.write_text("before\n<!-- characters -->\n<!-- end characters -->\nafter\n")
     command = [sys.executable, str(BENCHMARKS / "characters.py"), "--minutes", "0.01", "--reference-minutes", "0.01"]
-    options = ["--slice-seconds", "0.4", "--set", "model.num_layers=1", "--table", str(page), "--picture", str(picture)]
+    options = [
+        "--slice-seconds",
+        "0.4",
+        "--rows",
+        "64",
+        "--set",
+        "model.num_layers=1",
+        "--table",
+        str(page),
+        "--picture",
+        str(picture),
+    ]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = page.read_text()

@@ -124,6 +124,8 @@ def test_rounds_share_the_steps_of_a_slow_system(script: types.ModuleType) -> No
     class Slow:
         """A process whose steps take a minute: a turn ends with as many as it must make."""
 
+        turn_seconds = 4.0
+
         def __init__(self, trials: int) -> None:
             self.seconds, self.turns = [60.0] * trials, list[int]()
 

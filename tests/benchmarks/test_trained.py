@@ -133,8 +133,8 @@ def test_a_trainer_gets_whole_steps_of_a_short_text(
 def test_a_line_tells_how_long_a_turn_is(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     out, asked = io.StringIO(), []
 
-    def watch(*given: object) -> types.SimpleNamespace:
-        asked.append(given)
+    def watch(*given: object, warm_seconds: float) -> types.SimpleNamespace:
+        asked.append((*given, warm_seconds))
         return types.SimpleNamespace(taken=lambda: [1.0], tokens=[7])
 
     monkeypatch.setattr(script, "own_output", lambda: out)
@@ -142,7 +142,7 @@ def test_a_line_tells_how_long_a_turn_is(script: types.ModuleType, monkeypatch: 
     monkeypatch.setattr(script, "ours", lambda work: (lambda watch: None, {"reach": 1}))
     monkeypatch.setattr(script.sys, "stdin", io.StringIO("begin\n4.0 2\n1.0 1\n"))
     script.serve("ours", "own", script.Work("data", "1x64", 64, 64, "modernbert", "muon", "no", "cpu"))
-    assert asked == [("cpu", 4.0, 2), ("cpu", 1.0, 1)]
+    assert asked == [("cpu", 4.0, 2, 2.0), ("cpu", 1.0, 1, 2.0)]
     ready, built, *answers = (json.loads(line) for line in out.getvalue().splitlines())
     assert (ready, built) == ({}, {"reach": 1})
     assert [(answer["seconds"], answer["tokens"]) for answer in answers] == [([1.0], [7])] * 2

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import PATIENCE, Main
+from tests.forked import Forked, start_command
 from unmask.pretraining.training_run import Interrupted, Interruption
 from unmask.training.checkpoints import list_checkpoints
 
@@ -24,7 +25,12 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+def start(data: Path, out: Path, *more: str) -> Forked:
+    return start_command("pretrain", data, "--out", out, *OPTIONS, *more)
+
+
+def start_anew(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """With all that is loaded first."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*COMMAND, str(data), "--out", str(out), *OPTIONS, *more],
@@ -32,7 +38,7 @@ def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str] | Forked) -> None:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(out / "checkpoints")]
@@ -57,7 +63,7 @@ def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: 
     rng = random.Random(2026)
     killed = tmp_path / "killed"
     for least in (0, 0, 0, 10, 40, 70, 100, 130, 160, 190):
-        process = start(corpus_file, killed, *more, "--resume")
+        process = (start if least else start_anew)(corpus_file, killed, *more, "--resume")
         if least:
             wait_for_step(killed, least, process)
         time.sleep(rng.uniform(0.0, 0.15) if least else rng.uniform(0.5, 3.0))

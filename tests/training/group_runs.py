@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from tests.network.on_gpu import tensor_operations
@@ -112,7 +112,11 @@ def _run(
             if not trouble or not made:
                 raise
             ended = (type(error).__name__, str(error))
-    weights = {name: p.detach().clone() for name, p in made[0].state.model.named_parameters()}
+    state = made[0].state
+    if ended is None:
+        weights = {name: weight.clone() for name, weight in state.weights().items()}
+    else:  # a process may be gone
+        weights = {name: p.detach().clone() for name, p in state.model.named_parameters() if type(p) is nn.Parameter}
     save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_first else []
     return {
@@ -128,7 +132,7 @@ def _run(
 
 
 def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
-    """What happens in one step of one process."""
+    """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "kill":
@@ -136,8 +140,12 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
     elif kind == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "infinite":
-        parameter = next(model.parameters())
-        handle = parameter.register_hook(lambda gradient: (handle.remove(), gradient * math.inf)[1])
+
+        def infinite(norm: nn.Module, given: Any, out: Tensor) -> None:
+            handle.remove()
+            out.register_hook(lambda gradient: gradient * math.inf)
+
+        handle = model.encoder.norm.register_forward_hook(infinite)
     else:
         errors = {
             "memory": torch.OutOfMemoryError("CUDA out of memory"),

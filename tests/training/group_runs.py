@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def pretrained(
     Args:
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         data: Prepared shards.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
+        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `of` is the
+            name of a run before, which this one goes on with.
         answer: Seconds within which processes must answer; None: as always.
 
     Returns:
@@ -59,8 +61,15 @@ def pretrained(
 
 
 def _run(
-    out: Path, data: str, *, settings: list[str], trouble: tuple[str, int] | None = None, **more: Any
+    out: Path,
+    data: str,
+    *,
+    of: str | None = None,
+    settings: list[str],
+    trouble: tuple[str, int] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
+    out = out if of is None else out.parent / of
     masks: list[list[str]] = []
     reports: list[StepReport] = []
     made: list[TrainingRun] = []
@@ -146,6 +155,18 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
             out.register_hook(lambda gradient: gradient * math.inf)
 
         handle = model.encoder.norm.register_forward_hook(infinite)
+    elif kind in ("forward", "backward"):  # in the second part of a step, in the midst of a model
+        num_calls = count()
+
+        def lacks_memory(*_: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        def fail(mlp: nn.Module, given: Any, out: Tensor) -> None:
+            if next(num_calls) == 1:
+                middle.remove()
+                out.register_hook(lacks_memory) if kind == "backward" else lacks_memory()
+
+        middle = model.encoder.blocks[1].mlp.register_forward_hook(fail)
     else:
         errors = {
             "memory": torch.OutOfMemoryError("CUDA out of memory"),

@@ -111,7 +111,7 @@ class TrainableState(Generic[Model]):
             self.module.load_state_dict(weights)
 
     def whole_model(self) -> Model:
-        """The model, to be looked at: where its weights are shared out, a copy that has all of them. All ask together."""
+        """The model to look at: where its weights are shared out, a copy with all of them. All ask together."""
         sharding = self.optimizer.sharding
         return self.model if sharding is None else cast(Model, sharding.whole_model())
 

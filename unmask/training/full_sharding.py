@@ -1,7 +1,7 @@
 """Weights, gradients and optimizer states shared out over processes by rows, for models that do not fit one device.
 
 Each process keeps its rows of every parameter. Whole weights are there while they are computed with, block by block,
-by torch's FSDP2, and gradients are added up as soon as a block's are made, straight into the rows of whom they belong to:
+by torch's FSDP2, and gradients are added up as soon as a block's are made, straight into the rows of their owners:
 
     forward    gather root, gather block 1, compute, free, gather block 2 ...
     backward   gather block 2, compute, add up, free, gather block 1 ...     a part of a step
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -326,6 +327,8 @@ def _shared_out(model: MaskedLM, group: Group, dtype: torch.dtype | None, gather
         raise SettingsError(
             f"training.sharding = 'full' needs torch 2.13 or newer; this is {torch.__version__}. Take 'owners'"
         )
+    # A block returns views, and nothing writes into them: without a filter each step would warn of what that would do.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
     assert group.of_weights is not None, "several processes have a group"
     mesh = DeviceMesh.from_group(group.of_weights, model.encoder.device.type)
     # Blocks convert all their weights to the type of what goes through them, so it is the same to gather them in it,

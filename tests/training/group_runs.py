@@ -155,7 +155,7 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
             out.register_hook(lambda gradient: gradient * math.inf)
 
         handle = model.encoder.norm.register_forward_hook(infinite)
-    elif kind in ("forward", "backward"):  # in the second part of a step, in the midst of a model
+    elif kind in ("forward", "backward", "kill within", "hang within"):  # in a step's second part, within the model
         num_calls = count()
 
         def lacks_memory(*_: Any) -> None:
@@ -164,7 +164,12 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
         def fail(mlp: nn.Module, given: Any, out: Tensor) -> None:
             if next(num_calls) == 1:
                 middle.remove()
-                out.register_hook(lacks_memory) if kind == "backward" else lacks_memory()
+                if kind.endswith(" within"):
+                    _meet(kind.removesuffix(" within"), model, optimizer)
+                elif kind == "forward":
+                    lacks_memory()
+                else:
+                    out.register_hook(lacks_memory)
 
         middle = model.encoder.blocks[1].mlp.register_forward_hook(fail)
     else:

@@ -225,12 +225,12 @@ class Processes:
     def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
         """See `Group.gather_into`."""
         with self._answered():
-            dist.all_gather_into_tensor(whole_N, own_P, group=self.of_weights)
+            dist.all_gather_single(whole_N, own_P, group=self.of_weights)
 
     def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
         """See `Group.scatter_sum`."""
         with self._answered():
-            dist.reduce_scatter_tensor(own_P, whole_N, group=self.of_weights)
+            dist.reduce_scatter_single(own_P, whole_N, group=self.of_weights)
 
     def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
         """See `Group.deal`."""

@@ -209,8 +209,10 @@ def begin_with_parts(state: TrainableState[Any], masker: Masker | None, settings
     if state.micro_tokens is not None:
         return
     rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
-    found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate)
-    least = min(said for (said,) in state.optimizer.group.told([math.inf if found is None else found], patient=True))
+    group = state.optimizer.group
+    processes = 1 if state.optimizer.sharding is None else group.share.of
+    found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate, processes=processes)
+    least = min(said for (said,) in group.told([math.inf if found is None else found], patient=True))
     state.micro_tokens = None if math.isinf(least) else int(least)
 
 

@@ -207,7 +207,7 @@ def table() -> list[str]:
             useful = operations(model, rate) * TOKENS / processes / (SHARE * FLOPS)
             big = [kind for kind in group.calls if kind not in ("words", "sums")]
             lines.append(
-                f"| {name} | {sharding} | {processes:,} | {tokens:,} | {held(model, processes, sharding) / 1e9:.1f} | "
+                f"| {name} | {sharding} | {processes:,} | {tokens:,} | {held(model, processes, sharding) / 1e9:.2f} | "
                 f"{sum(group.calls[kind] for kind in big):,} | {sum(group.sent[kind] for kind in big) / 1e6:,.0f} | "
                 f"{group.calls['words']}, {group.sent['words']:,} | "
                 f"{computing * 1e3:,.0f} | {waiting * 1e3:,.1f} | {optimizer * 1e3:,.1f} | "

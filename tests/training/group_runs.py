@@ -29,6 +29,8 @@ from unmask.pretraining import pretraining, training_run
 from unmask.pretraining.training_run import Interrupted, TrainingRun
 from unmask.training import group as group_module
 from unmask.training import loop
+from unmask.training import optimizer as optimizers
+from unmask.training.full_sharding import FullSharding
 from unmask.training.group import join_group
 from unmask.training.loop import StepReport, train
 from unmask.training.step import StepResult, training_step
@@ -53,10 +55,10 @@ def pretrained(
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
-        `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
+        `weights`: their digest; `gathered`: types of weights that go around; `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
     if answer is not None:
-        group_module.ANSWER = timedelta(seconds=answer)
+        group_module.ANSWER = group_module.GATHERING = timedelta(seconds=answer)
     return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
 
 
@@ -112,9 +114,13 @@ def _run(
         if kind == "small":
             fits = 64 if group.share.number == 1 else None
             patch.setattr(loop, "first_micro_tokens", lambda *given, **named: fits)
-        if kind == "compiling":
+        if kind in ("compiling", "operations", "half"):
             tensor_operations(patch)
             patch.setattr("unmask.network.encoder.choose_attention", lambda *given, **named: "bias")
+        if kind == "half":  # as on a GPU
+            patch.setattr(
+                optimizers, "FullSharding", lambda *given, **named: FullSharding(*given, dtype=torch.bfloat16)
+            )
         try:
             pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), **({"steps": 20} | more))
         except (Interrupted, UnmaskError, ValueError) as error:
@@ -127,6 +133,7 @@ def _run(
     else:  # a process may be gone
         weights = {name: p.detach().clone() for name, p in state.model.named_parameters() if type(p) is nn.Parameter}
     save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
+    sharding = state.optimizer.sharding
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_first else []
     return {
         "masks": masks,
@@ -135,6 +142,7 @@ def _run(
         "rates": [report.learning_rate for report in reports],
         "micro_batches": [report.micro_batches for report in reports],
         "weights": digest_of(*weights.values()),
+        "gathered": sorted({str(each.dtype) for each in sharding.of_part or ()}) if sharding else [],
         "evaluations": [line for line in lines if line["kind"] == "evaluation"],
         "ended": ended,
     }

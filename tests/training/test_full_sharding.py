@@ -36,6 +36,10 @@ TROUBLES: dict[str, dict[str, Any]] = {
     name: {"settings": [*PARTS, "checkpoint.every_steps=2"], "trouble": [name, 5]}
     for name in ("forward", "backward", "infinite", "signal", "other")
 }
+# On a GPU, without compiled loops, weights of blocks are gathered in the type that they are computed with.
+HALVES: dict[str, dict[str, Any]] = {
+    name: {"settings": [THREE, "training.precision=bf16"], "trouble": [name, 0]} for name in ("operations", "half")
+}
 
 
 def shared_out(runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -54,7 +58,7 @@ def one(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
     """The same runs by two processes, those that one of them meets something in, and one that goes on."""
     folder = tmp_path_factory.mktemp("two")
-    runs = shared_out(RUNS | TROUBLES)
+    runs = shared_out(RUNS | TROUBLES | HALVES)
     runs["owners go on"] = {"settings": [*TROUBLES["signal"]["settings"]], "resume": True, "of": "signal"}
     return folder, in_processes(2, PRETRAINED, folder, {"data": str(data_folder), "runs": runs})
 
@@ -97,6 +101,13 @@ def test_the_first_writes_the_whole_model(one: tuple[Path, Told], two: tuple[Pat
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert unmask.load(folder_2 / "model").embed(["a cat"]).shape == (1, 32)
     assert (folder_2 / "report.html").is_file()
+
+
+def test_it_is_the_same_to_gather_weights_in_half_precision(two: tuple[Path, list[Told]]) -> None:
+    first = two[1][0]
+    assert first["half"]["losses"] == first["operations"]["losses"] != first["plain"]["losses"]
+    assert first["half"]["weights"] == first["operations"]["weights"]
+    assert first["half"]["gathered"] == ["torch.bfloat16", *first["operations"]["gathered"]]
 
 
 @pytest.mark.parametrize("name", ["forward", "backward"])

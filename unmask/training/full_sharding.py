@@ -75,6 +75,7 @@ class FullSharding:
 
     Attributes:
         rows: This process's rows of every parameter, by name; they share memory with the model's.
+        of_part: What goes around in every part of a step; None before the first.
 
     Raises:
         SettingsError: This version of torch cannot do it.
@@ -83,7 +84,7 @@ class FullSharding:
     def __init__(
         self, model: MaskedLM, owners: Mapping[str, int], group: Group, *, dtype: torch.dtype | None = None
     ) -> None:
-        self._model, self._owners, self._group = model, owners, group
+        self._model, self._group = model, group
         self._device = model.encoder.device
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._empty = _without_numbers(model)
@@ -96,7 +97,7 @@ class FullSharding:
         self._of_owner = [[name for name in owners if owners[name] == number] for number in range(group.share.of)]
         self._wholes: list[Matrix] = []
         self._passed: list[Passing] = []  # in the part of the step that is computed
-        self._of_part: list[Passing] | None = None  # what goes around in every part
+        self.of_part: list[Passing] | None = None
         self._num_parts = self._num_run = 0
 
     def owned(self, matrices: Iterable[Matrix]) -> list[Matrix]:
@@ -113,7 +114,7 @@ class FullSharding:
 
     def begin(self, num_parts: int) -> None:
         """A step begins, of as many parts in every process."""
-        if self._of_part is None:
+        if self.of_part is None:
             self._rehearse()
         self._num_parts, self._num_run, self._passed = num_parts, 0, []
 
@@ -124,7 +125,7 @@ class FullSharding:
             work: Returns tensors, alone or in tuples; the backward pass begins with those that have a gradient.
         """
         if self._passed:
-            self._num_run, self._of_part, self._passed = self._num_run + 1, self._passed, []
+            self._num_run, self.of_part, self._passed = self._num_run + 1, self._passed, []
         result: Value = self._root(work)
         return result
 
@@ -139,8 +140,8 @@ class FullSharding:
         for parameter in self._model.parameters():
             parameter.grad = None  # also those of whole weights, which would be added to the next ones
         self._root.reset_iter_state()
-        assert self._of_part is not None, "there was a rehearsal"
-        left = (self._num_parts - self._num_run) * self._of_part
+        assert self.of_part is not None, "there was a rehearsal"
+        left = (self._num_parts - self._num_run) * self.of_part
         for passing in left[len(self._passed) :]:
             whole_N = torch.zeros(passing.size, dtype=passing.dtype, device=self._device)
             own_P = whole_N.new_zeros(passing.size // self._group.share.of)
@@ -271,7 +272,7 @@ class FullSharding:
         ids_BS = torch.full((1, _REHEARSED), self._model.pad_id, device=self._device)
         with torch.enable_grad():
             self.run(lambda: self._model.encoder(ids_BS, dropout_seed=0).float().sum() * 0.0).backward()
-        self._of_part = self._passed
+        self.of_part = self._passed
         self.forget()
 
     def _pass(self, passing: Passing, whole_N: Tensor, own_P: Tensor) -> None:

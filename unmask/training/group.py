@@ -33,6 +33,7 @@ from unmask.training.meeting import store_of_this_start
 Value = TypeVar("Value")
 
 ANSWER = timedelta(seconds=50)  # that another process may take between two words of a step
+GATHERING = timedelta(minutes=5)  # that it may be at work, or compile a loop, before it gives its part of the weights
 PATIENCE = timedelta(days=7)  # while the first one prepares data; whoever dies is noticed at once nevertheless
 
 
@@ -158,8 +159,8 @@ ALONE = Alone()
 class Processes:
     """Several processes of a group of torch's that has been initialised.
 
-    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience. So have the
-    weights that are shared out: there, too, who does not answer soon has ended or hangs.
+    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience. So have weights
+    that are shared out, with patience for what is computed between two of them.
 
     Attributes:
         share, of_weights: See `Group`.
@@ -169,7 +170,7 @@ class Processes:
         self.share = Share(dist.get_rank(), dist.get_world_size())
         self._words = dist.new_group(backend="gloo", timeout=ANSWER)
         self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self.of_weights: dist.ProcessGroup | None = dist.new_group(timeout=ANSWER)
+        self.of_weights: dist.ProcessGroup | None = dist.new_group(timeout=GATHERING)
 
     @property
     def is_first(self) -> bool:

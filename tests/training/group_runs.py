@@ -26,7 +26,9 @@ from unmask.masking.masker import MaskedRows, Masker
 from unmask.network.block import run_block
 from unmask.network.fused import losses_of_part
 from unmask.pretraining import pretraining, training_run
+from unmask.pretraining.dry_run import forecast_run
 from unmask.pretraining.training_run import Interrupted, TrainingRun
+from unmask.recipe.recipe import load_recipe
 from unmask.training import group as group_module
 from unmask.training import loop
 from unmask.training import optimizer as optimizers
@@ -50,16 +52,26 @@ def pretrained(
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         data: Prepared shards.
         runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `of` is the
-            name of a run before, which this one goes on with.
+            name of a run before, which this one goes on with. What is called `forecast` is not made: what is returned
+            says what would be done.
         answer: Seconds within which processes must answer; None: as always.
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
-        `weights`: their digest; `gathered`: types of weights that go around; `evaluations`; `ended`: the type and the text of the error that it ended with.
+        `weights`: their digest; `gathered`: types of the numbers that go around, where weights are shared out;
+        `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
     if answer is not None:
         group_module.ANSWER = group_module.GATHERING = timedelta(seconds=answer)
-    return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
+    return {
+        name: _forecast(data, **arguments) if name.startswith("forecast") else _run(folder / name, data, **arguments)
+        for name, arguments in runs.items()
+    }
+
+
+def _forecast(data: str, *, settings: list[str]) -> dict[str, Any]:
+    recipe = load_recipe(options={"training.steps": 20}, overrides=(*SMALL, *settings))
+    return forecast_run([data], recipe, join_group()).to_dict()
 
 
 def _run(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.fsdp import FSDPModule
 
 import unmask
 from tests.processes import in_processes
 from tests.training.test_group import LENGTHS, PAIRS, PRETRAINED, Told, distance, masks_of
 from unmask.errors import SettingsError
+from unmask.network.encoder import MaskedLM
 from unmask.recipe.recipe import load_recipe
 from unmask.training.checkpoints import list_checkpoints
+from unmask.training.full_sharding import FullSharding
+from unmask.training.group import ALONE
 
 FULL = "training.sharding=full"
 THREE = "model.num_layers=3"
@@ -58,7 +63,7 @@ def one(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
     """The same runs by two processes, those that one of them meets something in, and one that goes on."""
     folder = tmp_path_factory.mktemp("two")
-    runs = shared_out(RUNS | TROUBLES | HALVES)
+    runs = shared_out(RUNS | TROUBLES | HALVES | {"forecast": RUNS["plain"]})
     runs["owners go on"] = {"settings": [*TROUBLES["signal"]["settings"]], "resume": True, "of": "signal"}
     return folder, in_processes(2, PRETRAINED, folder, {"data": str(data_folder), "runs": runs})
 
@@ -124,9 +129,12 @@ def test_memory_that_one_lacks_in_the_midst_of_a_model(
 
 def test_what_befalls_one_befalls_all(two: tuple[Path, list[Told]]) -> None:
     folder, (first, second) = two
-    latest = folder / "infinite" / "checkpoints" / "step-00000004"
     assert first["infinite"]["ended"][0] == "DivergedError"
-    assert f"the latest checkpoint is {latest}" in first["infinite"]["ended"][1]
+    assert "the gradient of step 5 has the norm" in first["infinite"]["ended"][1]
+    assert (
+        f"the latest checkpoint is {folder / 'infinite' / 'checkpoints' / 'step-0000000'}"
+        in first["infinite"]["ended"][1]
+    )
     assert second["infinite"]["ended"][0] == "EndedElsewhereError"
     assert second["other"]["ended"] == ["ValueError", "something else"]
     assert first["other"]["ended"][0] == "FailedElsewhereError"
@@ -142,6 +150,13 @@ def test_a_run_goes_on_with_whole_weights(one: tuple[Path, Told], two: tuple[Pat
     assert {path.suffix for path in files} == {".safetensors", ".json"}
     kept = json.loads((list_checkpoints(two[0] / "signal" / "checkpoints")[-1] / "state.json").read_text())
     assert kept["step"] == 20
+
+
+def test_a_dry_run_measures_each_process(two: tuple[Path, list[Told]]) -> None:
+    first, second = (told["forecast"] for told in two[1])
+    assert first["processes"] == 2
+    assert first["memory_bytes"] == second["memory_bytes"] > 0
+    assert first["disk_bytes"] > 4 * 4 * first["num_parameters"]
 
 
 @pytest.mark.slow
@@ -163,6 +178,13 @@ def test_a_run_goes_on_however_weights_are_shared_out(
     goes_on = {"signal": {"settings": [*signal["settings"], f"training.sharding={sharding}"], "resume": True}}
     for told in in_processes(count, PRETRAINED, tmp_path, {**given, "runs": goes_on}):
         assert told["signal"]["losses"] == pytest.approx(one[1]["in parts"]["losses"][5:], abs=1e-5)
+
+
+def test_an_older_torch_is_said(make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FSDPModule, "reset_iter_state")
+    said = r"training.sharding = 'full' needs torch 2.13 or newer; this is .*\. Take 'owners'"
+    with pytest.raises(SettingsError, match=said):
+        FullSharding(make_model(), {}, ALONE)
 
 
 def test_what_does_not_combine_is_said() -> None:

@@ -93,17 +93,21 @@ class TrainableState(Generic[Model]):
         """The model, as torch sees it."""
         return cast(nn.Module, self.model)
 
-    def weights(self) -> dict[str, Tensor]:
-        """All weights by name, whole; of several processes all ask together."""
+    def weights(self, *, kept: bool = True) -> dict[str, Tensor]:
+        """All weights by name, whole; of several processes all ask together.
+
+        Args:
+            kept: Whether this process wants them.
+        """
         if self.optimizer.sharding is not None:
-            return self.optimizer.sharding.weights(torch.device("cpu"))
+            return self.optimizer.sharding.weights(torch.device("cpu"), kept=kept)
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         """Takes back what `weights` gave.
 
         Raises:
-            KeyError, RuntimeError: They are another model's.
+            RuntimeError: They are another model's.
         """
         if self.optimizer.sharding is not None:
             self.optimizer.sharding.set_weights(weights)
@@ -164,7 +168,7 @@ class Snapshot:
         names = (
             [_OPTIMIZER] if share.of == 1 else [f"optimizer-{n + 1}-of-{share.of}.safetensors" for n in range(share.of)]
         )
-        files, weights = {names[share.number]: state.optimizer.state()}, state.weights()
+        files, weights = {names[share.number]: state.optimizer.state()}, state.weights(kept=share.number == 0)
         if share.number == 0:
             files[_MODEL] = weights
             if state.board is not None:

@@ -193,13 +193,10 @@ class FullSharding:
 
     def _dealt(self, tensors: Mapping[str, Tensor | None], *, to_owners: bool) -> dict[str, list[Tensor]]:
         """Rows of all processes to the owner of the whole, in their order; or of the whole to their processes."""
-        number, share = self._group.share.number, range(self._group.share.of)
-        if to_owners:
-            given = [[(name, number) for name in self._of_owner[other]] for other in share]
-            taken = [[(name, other) for name in self._of_owner[number]] for other in share]
-        else:
-            given = [[(name, other) for name in self._of_owner[number]] for other in share]
-            taken = [[(name, number) for name in self._of_owner[other]] for other in share]
+        number = self._group.share.number
+        mine = [[(name, number) for name in names] for names in self._of_owner]
+        theirs = [[(name, other) for name in self._of_owner[number]] for other in range(self._group.share.of)]
+        given, taken = (mine, theirs) if to_owners else (theirs, mine)
         flat = []
         for name, whose in chain(*given):
             tensor = tensors[name]
@@ -240,24 +237,32 @@ class FullSharding:
         """This process's rows of a whole tensor in a parameter's shape."""
         return whole[self._part(name, self._group.share.number)]
 
-    def weights(self, device: torch.device | None = None) -> dict[str, Tensor]:
-        """All weights, whole, on a device, or where they are; all processes ask together."""
-        self._group.told([0.0], patient=True)  # what they did before may have taken unequally long
-        return {name: self.whole(name, rows).to(device or rows.device) for name, rows in self.rows.items()}
+    def weights(self, device: torch.device | None = None, *, kept: bool = True) -> dict[str, Tensor]:
+        """All weights, whole; all processes ask together.
 
+        Args:
+            device: Where they are wanted; None: where the model is.
+            kept: Whether this process wants them; else it has helped others to them.
+        """
+        self._group.told([0.0], patient=True)  # what they did before may have taken unequally long
+        found = {}
+        for name, rows in self.rows.items():
+            whole = self.whole(name, rows)
+            if kept:
+                found[name] = whole.to(device or whole.device)
+        return found
+
+    @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Takes back what `weights` gave, to any number of processes.
 
         Raises:
-            KeyError: One is missing, or there is one too many.
-            RuntimeError: One has another shape.
+            RuntimeError: They are another model's, in names or shapes.
         """
-        if (other := weights.keys() ^ self.rows.keys()) != set():
-            raise KeyError(f"{', '.join(sorted(other))}: not in both, model and file")
-        for name, rows in self.rows.items():
-            if weights[name].shape != self._shapes[name]:
-                raise RuntimeError(f"{name} is {list(weights[name].shape)}, not {list(self._shapes[name])}")
-            rows.copy_(self.own_rows(name, weights[name]))
+        whole = copy.deepcopy(self._empty)
+        whole.load_state_dict(dict(weights), assign=True)
+        for name, weight in whole.named_parameters():
+            self.rows[name].copy_(self.own_rows(name, weight))
 
     def whole_model(self) -> MaskedLM:
         """The model with all its weights, for whoever looks at it; all processes ask together."""

@@ -227,7 +227,7 @@ class Optimizer:
             for role in _ROLES if parameter in self.adamw.state else ():
                 value = self.adamw.state[parameter][role]
                 if self.sharding is not None and role != "step":
-                    value = self.sharding.whole(name, value)
+                    value = self.sharding.whole(name, value).cpu()  # they are many, and not for the device
                 if name in self.owned:
                     tensors[f"adamw.{role}.{name}"] = value
         if self.muon is not None:

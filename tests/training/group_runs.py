@@ -10,13 +10,14 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from tests.network.on_gpu import tensor_operations
@@ -25,9 +26,13 @@ from unmask.masking.masker import MaskedRows, Masker
 from unmask.network.block import run_block
 from unmask.network.fused import losses_of_part
 from unmask.pretraining import pretraining, training_run
+from unmask.pretraining.dry_run import forecast_run
 from unmask.pretraining.training_run import Interrupted, TrainingRun
+from unmask.recipe.recipe import load_recipe
 from unmask.training import group as group_module
 from unmask.training import loop
+from unmask.training import optimizer as optimizers
+from unmask.training.full_sharding import FullSharding
 from unmask.training.group import join_group
 from unmask.training.loop import StepReport, train
 from unmask.training.step import StepResult, training_step
@@ -46,21 +51,39 @@ def pretrained(
     Args:
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         data: Prepared shards.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
+        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `of` is the
+            name of a run before, which this one goes on with. What is called `forecast` is not made: what is returned
+            says what would be done.
         answer: Seconds within which processes must answer; None: as always.
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
-        `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
+        `weights`: their digest; `gathered`: types of the numbers that go around, where weights are shared out;
+        `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
     if answer is not None:
-        group_module.ANSWER = timedelta(seconds=answer)
-    return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
+        group_module.ANSWER = group_module.GATHERING = timedelta(seconds=answer)
+    return {
+        name: _forecast(data, **arguments) if name.startswith("forecast") else _run(folder / name, data, **arguments)
+        for name, arguments in runs.items()
+    }
+
+
+def _forecast(data: str, *, settings: list[str]) -> dict[str, Any]:
+    recipe = load_recipe(options={"training.steps": 20}, overrides=(*SMALL, *settings))
+    return forecast_run([data], recipe, join_group()).to_dict()
 
 
 def _run(
-    out: Path, data: str, *, settings: list[str], trouble: tuple[str, int] | None = None, **more: Any
+    out: Path,
+    data: str,
+    *,
+    of: str | None = None,
+    settings: list[str],
+    trouble: tuple[str, int] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
+    out = out if of is None else out.parent / of
     masks: list[list[str]] = []
     reports: list[StepReport] = []
     made: list[TrainingRun] = []
@@ -103,17 +126,26 @@ def _run(
         if kind == "small":
             fits = 64 if group.share.number == 1 else None
             patch.setattr(loop, "first_micro_tokens", lambda *given, **named: fits)
-        if kind == "compiling":
+        if kind in ("compiling", "operations", "half"):
             tensor_operations(patch)
             patch.setattr("unmask.network.encoder.choose_attention", lambda *given, **named: "bias")
+        if kind == "half":  # as on a GPU
+            patch.setattr(
+                optimizers, "FullSharding", lambda *given, **named: FullSharding(*given, dtype=torch.bfloat16)
+            )
         try:
             pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), **({"steps": 20} | more))
         except (Interrupted, UnmaskError, ValueError) as error:
             if not trouble or not made:
                 raise
             ended = (type(error).__name__, str(error))
-    weights = {name: p.detach().clone() for name, p in made[0].state.model.named_parameters()}
+    state = made[0].state
+    if ended is None:
+        weights = {name: weight.clone() for name, weight in state.weights().items()}
+    else:  # a process may be gone
+        weights = {name: p.detach().clone() for name, p in state.model.named_parameters() if type(p) is nn.Parameter}
     save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
+    sharding = state.optimizer.sharding
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_first else []
     return {
         "masks": masks,
@@ -122,13 +154,14 @@ def _run(
         "rates": [report.learning_rate for report in reports],
         "micro_batches": [report.micro_batches for report in reports],
         "weights": digest_of(*weights.values()),
+        "gathered": sorted({str(each.dtype) for each in sharding.of_part or ()}) if sharding else [],
         "evaluations": [line for line in lines if line["kind"] == "evaluation"],
         "ended": ended,
     }
 
 
 def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
-    """What happens in one step of one process."""
+    """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "kill":
@@ -136,8 +169,29 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
     elif kind == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "infinite":
-        parameter = next(model.parameters())
-        handle = parameter.register_hook(lambda gradient: (handle.remove(), gradient * math.inf)[1])
+
+        def infinite(norm: nn.Module, given: Any, out: Tensor) -> None:
+            handle.remove()
+            out.register_hook(lambda gradient: gradient * math.inf)
+
+        handle = model.encoder.norm.register_forward_hook(infinite)
+    elif kind in ("forward", "backward", "kill within", "hang within"):  # in a step's second part, within the model
+        num_calls = count()
+
+        def lacks_memory(*_: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        def fail(mlp: nn.Module, given: Any, out: Tensor) -> None:
+            if next(num_calls) == 1:
+                middle.remove()
+                if kind.endswith(" within"):
+                    _meet(kind.removesuffix(" within"), model, optimizer)
+                elif kind == "forward":
+                    lacks_memory()
+                else:
+                    out.register_hook(lacks_memory)
+
+        middle = model.encoder.blocks[1].mlp.register_forward_hook(fail)
     else:
         errors = {
             "memory": torch.OutOfMemoryError("CUDA out of memory"),

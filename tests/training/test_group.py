@@ -181,9 +181,12 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["kill", "hang"])
+@pytest.mark.parametrize("kind", ["kill", "hang", "kill within", "hang within"])
 def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path, kind: str) -> None:
-    runs = {"run": {"settings": ["checkpoint.every_steps=2"], "trouble": [kind, 5]}}
+    settings = ["checkpoint.every_steps=2"]
+    if kind.endswith(" within"):  # while others wait for its part of the weights
+        settings += ["training.sharding=full", "model.num_layers=3", "training.micro_batch_tokens=64"]
+    runs = {"run": {"settings": settings, "trouble": [kind, 5]}}
     processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs, "answer": 9.0})
     assert processes[0].wait(timeout=PATIENCE) == 0, processes[0].communicate()[1]
     processes[1].send_signal(signal.SIGKILL)

@@ -39,6 +39,12 @@ def by_loops(x: Tensor) -> bool:
     return True
 
 
+def _apart(weight: Tensor) -> Tensor:
+    """A copy for a loop, a few thousand numbers: weights that several processes share out (FSDP) lie in memory that is
+    freed and taken again, which cannot be done once an array has looked into it."""
+    return weight.detach().clone()
+
+
 def add_and_norm(
     x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -70,9 +76,10 @@ class _AddAndNorm(torch.autograd.Function):
         total_TD = none if added is None else torch.empty_like(x_TD)
         normed_TD = torch.empty_like(x_TD)
         scale_T = x.new_empty(len(x_TD), 2, dtype=torch.float32)
-        given_bias_D = weight_D.new_empty(0) if bias_D is None else bias_D
-        norm_loops.norm(eps, *arrays(x_TD, added_TD, weight_D, given_bias_D, total_TD, normed_TD, scale_T))
-        ctx.save_for_backward(x_TD if added is None else total_TD, weight_D, scale_T)
+        own_weight_D = _apart(weight_D)
+        own_bias_D = weight_D.new_empty(0) if bias_D is None else _apart(bias_D)
+        norm_loops.norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
+        ctx.save_for_backward(x_TD if added is None else total_TD, own_weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
         return (None if added is None else total_TD.view(x.shape)), normed_TD.view(x.shape)
 
@@ -302,7 +309,7 @@ def losses(
         compiled: That function, compiled, which then works on all rows at once; None: it is not.
     """
     if by_loops(logits_NV):
-        loss_loops.losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
+        loss_loops.losses(*arrays(logits_NV, _apart(bias_V), targets_N, scale_N, each_N, wrong_N))
     elif compiled is not None:
         compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
     else:

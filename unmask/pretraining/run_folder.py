@@ -117,7 +117,7 @@ def kept_recipe(folder: RunFolder) -> Recipe:
 def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings, names_budget: bool = False) -> None:
     """Writes the recipe into a new folder, or checks what is asked for by that of the run that goes on.
 
-    What is asked for of the card holds from now on, and the rest of it stays.
+    What is asked for of the card holds from now on, and the rest of it stays; so does how processes share the work.
 
     Args:
         folder: Of the run.
@@ -137,10 +137,12 @@ def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings
     if wanted is not None and masks_by_tokens(folder) and not names_budget:
         wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
     if wanted is not None:
-        folder.claimed.check_same(kept.model_dump(), wanted.model_dump(), but_for={"card"})
+        folder.claimed.check_same(kept.model_dump(), wanted.model_dump(), but_for={"card", "training.sharding"})
     said = with_named(kept.card.model_dump(), card, where=f"{folder.recipe}: card")
-    if said != kept.card:
-        folder.claimed.claim(kept.model_copy(update={"card": said}).to_toml())
+    sharding = kept.training.sharding if wanted is None else wanted.training.sharding
+    if said != kept.card or sharding != kept.training.sharding:
+        training = kept.training.model_copy(update={"sharding": sharding})
+        folder.claimed.claim(kept.model_copy(update={"card": said, "training": training}).to_toml())
 
 
 def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Notify = ignore) -> list[str]:

@@ -29,7 +29,7 @@ NUM_LINES = 8  # of held-out text, predicted before training and after it
 
 
 def look_before(folder: RunFolder, state: TrainState, watch: Watch) -> None:
-    """Keeps what the untrained model makes of some lines."""
+    """Keeps what the untrained model, which is whole, makes of some lines."""
     write_atomically(folder.predictions, json.dumps({"before": _predicted(state, watch)}))
 
 
@@ -38,6 +38,11 @@ def write_result(
 ) -> dict[str, Any]:
     """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary.
 
+    Args:
+        folder, recipe, data: Of the run.
+        state: Its last, with a whole model.
+        watch: Has the held-out text.
+
     Returns:
         The summary.
 
@@ -45,7 +50,7 @@ def write_result(
         WriteError: A file cannot be written; the checkpoints are there, and the run goes on from the last.
     """
     held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
-    result = watch.measure(state, held_out, watch.objective_set(recipe.evaluation.final_max_tokens))
+    result = watch.measure(state.model, held_out, watch.objective_set(recipe.evaluation.final_max_tokens))
     watch.record(state, result, final=True)
     _write_model(folder, state, data)
     predictions = read_object(folder.predictions, START_ANEW)

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -34,7 +35,14 @@ from unmask.recipe.new_model import new_model
 from unmask.recipe.recipe import Recipe
 from unmask.rows.stream import RowStream
 from unmask.training.budget import Budget
-from unmask.training.checkpoints import CheckpointWriter, TrainState, clear_parts, list_checkpoints, load_checkpoint
+from unmask.training.checkpoints import (
+    CheckpointWriter,
+    TrainState,
+    begun_dtype,
+    clear_parts,
+    list_checkpoints,
+    load_checkpoint,
+)
 from unmask.training.group import ALONE, Group, by_first
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
 from unmask.training.loop import StepReport, begin_with_parts, train
@@ -143,13 +151,16 @@ class TrainingRun:
         made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         self.device = choose_device()
-        dtype = choose_dtype(training.precision, self.device)
+        # A run that goes on keeps its type; weights that are shared out must know it before they are.
+        dtype = begun_dtype(folder.checkpoints) or choose_dtype(training.precision, self.device)
         model = self._model().to(self.device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
         self._uncompiled = why_not_compiled(
             training.compile_blocks, self.device, minutes=training.minutes, steps=training.known_steps
         )
+        if group.share.of > 1 and training.sharding == "full" and self.device.type != "cpu":
+            self._uncompiled = "their weights are shared out (training.sharding = 'full')"
         if self._uncompiled is None:
             compile_model(model, tuned=training.tuned_products)
         self.state = TrainState(model, Optimizer(model, training, dtype=dtype, group=group))
@@ -212,19 +223,24 @@ class TrainingRun:
         progress = Budget.of(self.recipe.training).progress(self.state.spent)
         self.watch.begin(self.metrics, self.board, progress=progress)
         if self.state.step == 0:
+            whole = self._whole()
             if self.group.is_first:
-                look_before(self.folder, self.state, self.watch)
+                look_before(self.folder, whole, self.watch)
                 if self.recipe.start is not None:
-                    BeforeAfter(self.folder, self.watch).look_before(self.state)
+                    BeforeAfter(self.folder, self.watch).look_before(whole)
+            del whole
             self.watch.evaluate(self.state, progress=0.0)
         with self.interruption.patience():
             self._train()
         self.reporter.note("evaluating and writing the model")
-        summary = by_first(
-            self.group, lambda: write_result(self.folder, self.recipe, self.data, self.state, self.watch)
-        )
+        whole = self._whole()
+        summary = by_first(self.group, lambda: write_result(self.folder, self.recipe, self.data, whole, self.watch))
         self.board.close()
         return summary
+
+    def _whole(self) -> TrainState:
+        """The state with a whole model; all processes ask together."""
+        return replace(self.state, model=self.state.whole_model())
 
     def _on_compiling(self) -> str | None:
         """What the first steps wait for; None: nothing."""

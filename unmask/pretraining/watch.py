@@ -101,15 +101,15 @@ class Watch:
 
     def measure(
         self,
-        state: TrainState,
+        model: MaskedLM,
         held_out: HeldOutSet,
         objectives: ObjectiveSet | None,
         *,
         group: Group = ALONE,
     ) -> HeldOut:
         """Evaluates on these rows, shared out over the processes of a group."""
-        result = held_out.evaluate(state.model, group=group)
-        return result if objectives is None else replace(result, objectives=objectives.evaluate(state.model))
+        result = held_out.evaluate(model, group=group)
+        return result if objectives is None else replace(result, objectives=objectives.evaluate(model))
 
     def entropy_of(self, held_out: HeldOutSet) -> float:
         """Of the token frequencies of the training text, on the hidden tokens of some rows; in nats per token."""
@@ -132,12 +132,13 @@ class Watch:
         Raises:
             DivergedError: The held-out loss is not finite.
         """
-        result = self.measure(state, self.held_out, self.objectives, group=state.optimizer.group)
+        model = state.whole_model()
+        result = self.measure(model, self.held_out, self.objectives, group=state.optimizer.group)
         if not math.isfinite(result.loss):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         self.record(state, result, final=False)
         if self.prompts is not None:
-            self.reporter.predictions(state.step, self.prompts.predict(state.model))
+            self.reporter.predictions(state.step, self.prompts.predict(model))
         self._look_at_plateau(result.loss, state.step, progress)
         if state.step == 0 or (state.best is not None and result.loss >= state.best.loss):
             return False

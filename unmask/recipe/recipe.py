@@ -108,10 +108,11 @@ class Recipe(Settings):
         return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, and without
-        what earlier versions did not name, where it is as it was: a budget of tokens, products that are not tuned.
+        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, without how
+        processes share the work, and without what earlier versions did not name, where it is as it was: a budget of
+        tokens, products that are not tuned.
         """
-        values = self.model_dump(exclude={"card"})
+        values = self.model_dump(exclude={"card": True, "training": {"sharding"}})
         if self.masking.budget == "tokens":
             del values["masking"]["budget"]
         if not self.training.tuned_products:

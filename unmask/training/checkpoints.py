@@ -29,12 +29,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import RunError
 from unmask.files import file_sha256, sync_folder, whole_folder
@@ -88,6 +88,37 @@ class TrainableState(Generic[Model]):
         """What the training has used so far."""
         return Spent(self.step, self.tokens_seen, self.seconds)
 
+    @property
+    def module(self) -> nn.Module:
+        """The model, as torch sees it."""
+        return cast(nn.Module, self.model)
+
+    def weights(self, *, kept: bool = True) -> dict[str, Tensor]:
+        """All weights by name, whole; of several processes all ask together.
+
+        Args:
+            kept: Whether this process wants them.
+        """
+        if self.optimizer.sharding is not None:
+            return self.optimizer.sharding.weights(torch.device("cpu"), kept=kept)
+        return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        """Takes back what `weights` gave.
+
+        Raises:
+            RuntimeError: They are another model's.
+        """
+        if self.optimizer.sharding is not None:
+            self.optimizer.sharding.set_weights(weights)
+        else:
+            self.module.load_state_dict(weights)
+
+    def whole_model(self) -> Model:
+        """The model to look at: where its weights are shared out, a copy with all of them. All ask together."""
+        sharding = self.optimizer.sharding
+        return self.model if sharding is None else cast(Model, sharding.whole_model())
+
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Computes in this type from now on: a run that goes on elsewhere keeps the choice it began with."""
         self.model.encoder.compute_dtype = dtype
@@ -126,7 +157,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: TrainState, *, fingerprint: str, copied: bool) -> Snapshot:
-        """Takes it.
+        """Takes it; of several processes all take theirs together.
 
         Args:
             state: Of the training.
@@ -137,9 +168,9 @@ class Snapshot:
         names = (
             [_OPTIMIZER] if share.of == 1 else [f"optimizer-{n + 1}-of-{share.of}.safetensors" for n in range(share.of)]
         )
-        files = {names[share.number]: state.optimizer.state()}
+        files, weights = {names[share.number]: state.optimizer.state()}, state.weights(kept=share.number == 0)
         if share.number == 0:
-            files[_MODEL] = {name: p.detach() for name, p in state.model.named_parameters()}
+            files[_MODEL] = weights
             if state.board is not None:
                 files[_SCORES] = state.board.state()
         if copied:
@@ -313,6 +344,16 @@ def _whole_content(folder: Path) -> dict[str, Any]:
     return content
 
 
+def begun_dtype(root: Path) -> torch.dtype | None:
+    """The type that a run with checkpoints computes in; None where there is none, or its state cannot be read."""
+    try:
+        content = parse_json((list_checkpoints(root)[-1] / _STATE).read_text(encoding="utf-8"))
+        found = getattr(torch, content["compute_dtype"])
+    except (OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):  # `load_checkpoint` says why
+        return None
+    return found if isinstance(found, torch.dtype) else None
+
+
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
     """Puts a checkpoint into a freshly made state.
 
@@ -336,7 +377,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         for path in sorted(folder.glob("optimizer*.safetensors")):
             optimizer |= load_file(path)
         scores = None if state.board is None else load_file(folder / _SCORES)
-        state.model.load_state_dict(weights)
+        state.set_weights(weights)
         state.optimizer.load_state(optimizer)
         if state.board is not None and scores is not None:
             state.board.load_state(scores)

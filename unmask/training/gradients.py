@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from unmask.training.group import Group
 
+Value = TypeVar("Value")
 BUCKET_BYTES = 16 << 20  # enough that sending outweighs the call, and few enough that sending begins early
 
 
@@ -44,6 +46,35 @@ class Bucket:
         """The parameters' places in the room, in their shapes."""
         parts = self.flat.split([p.numel() for p in self.parameters.values()])
         return {name: part.view_as(p) for part, (name, p) in zip(parts, self.parameters.items(), strict=True)}
+
+
+class Exchange(Protocol):
+    """What goes between processes in a step: gradients, and weights."""
+
+    def begin(self, num_parts: int) -> None:
+        """A step begins, of so many parts."""
+
+    def run(self, work: Callable[[], Value]) -> Value:
+        """Does the forward pass of a part."""
+
+    def begin_last_part(self) -> None:
+        """The backward pass that follows is the last of this step."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The parts are computed, or there was an error; the other processes wait for nothing after it."""
+
+    @property
+    def has_gradient(self) -> list[bool]:
+        """What this process says to the others about each parameter; after `finish`."""
+
+    def sum_gradients(self, has_gradient: Sequence[bool]) -> None:
+        """Gives what this process trains its gradients, and takes those of all else away."""
+
+    def forget(self) -> None:
+        """Begins anew: the step is made again, or is over."""
+
+    def spread_weights(self) -> None:
+        """Gives every process the weights of this step."""
 
 
 def owners_of(costs: Mapping[str, float], size: int) -> dict[str, int]:
@@ -84,11 +115,18 @@ class GradientExchange:
         for name, parameter in parameters.items():
             parameter.register_post_accumulate_grad_hook(self._hook(name))
 
+    def begin(self, num_parts: int) -> None:
+        """See `Exchange.begin`; the processes' numbers of parts may differ."""
+
+    def run(self, work: Callable[[], Value]) -> Value:
+        """See `Exchange.run`: nothing travels in it."""
+        return work()
+
     def begin_last_part(self) -> None:
         """The backward pass that follows is the last of this step: what it completes is sent at once."""
         self._is_last_part = True
 
-    def finish(self) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         """Sends what has not been sent: zeros for parameters that no backward pass has reached."""
         for name, parameter in self._parameters.items():
             if name not in self._has_gradient:

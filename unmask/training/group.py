@@ -33,6 +33,7 @@ from unmask.training.meeting import store_of_this_start
 Value = TypeVar("Value")
 
 ANSWER = timedelta(seconds=50)  # that another process may take between two words of a step
+GATHERING = timedelta(minutes=5)  # that it may be at work, or compile a loop, before it gives its part of the weights
 PATIENCE = timedelta(days=7)  # while the first one prepares data; whoever dies is noticed at once nevertheless
 
 
@@ -45,9 +46,14 @@ class Group(Protocol):
 
     Attributes:
         share: This process's place, and how many there are.
+        of_weights: Torch's group in which weights that are shared out go around; None: there is one process.
     """
 
     share: Share
+
+    @property
+    def of_weights(self) -> dist.ProcessGroup | None:
+        """See above."""
 
     @property
     def is_first(self) -> bool:
@@ -83,12 +89,28 @@ class Group(Protocol):
     def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
         """Begins to copy one process's tensor into that of all; what is returned waits for it."""
 
+    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
+        """Puts what every process has, as much each, into one tensor, in their order."""
+
+    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
+        """Adds a tensor up, and gives each process its part of the sum, as much each, in their order."""
+
+    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Gives each process its part of a tensor, and has what they give, in their order.
+
+        Args:
+            tensor_N: The parts for all processes, one after the other.
+            given: How much each is given.
+            taken: How much each gives.
+        """
+
 
 class Alone:
     """One process."""
 
     share = WHOLE
     is_first = True
+    of_weights: dist.ProcessGroup | None = None
 
     def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
         """What was given."""
@@ -114,6 +136,18 @@ class Alone:
         """Nothing is to be done."""
         return _done
 
+    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
+        """A copy."""
+        whole_N.copy_(own_P)
+
+    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
+        """A copy."""
+        own_P.copy_(whole_N)
+
+    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """What was given."""
+        return tensor_N
+
 
 def _done() -> None:
     pass
@@ -125,13 +159,18 @@ ALONE = Alone()
 class Processes:
     """Several processes of a group of torch's that has been initialised.
 
-    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience.
+    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience. So have weights
+    that are shared out, with patience for what is computed between two of them.
+
+    Attributes:
+        share, of_weights: See `Group`.
     """
 
     def __init__(self) -> None:
         self.share = Share(dist.get_rank(), dist.get_world_size())
         self._words = dist.new_group(backend="gloo", timeout=ANSWER)
         self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self.of_weights: dist.ProcessGroup | None = dist.new_group(timeout=GATHERING)
 
     @property
     def is_first(self) -> bool:
@@ -183,6 +222,23 @@ class Processes:
     def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
         """See `Group.spread`."""
         return self._later(dist.broadcast(tensor, owner, async_op=True))
+
+    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
+        """See `Group.gather_into`."""
+        with self._answered():
+            dist.all_gather_single(whole_N, own_P, group=self.of_weights)
+
+    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
+        """See `Group.scatter_sum`."""
+        with self._answered():
+            dist.reduce_scatter_single(own_P, whole_N, group=self.of_weights)
+
+    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """See `Group.deal`."""
+        found_N = tensor_N.new_empty(sum(taken))
+        with self._answered():
+            dist.all_to_all_single(found_N, tensor_N, list(taken), list(given), group=self.of_weights)
+        return found_N
 
     def _later(self, work: Any) -> Callable[[], object]:
         def wait() -> None:

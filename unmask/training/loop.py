@@ -154,10 +154,11 @@ def train(
             state.tokens_seen += batch.num_tokens
             state.cursor = batch.cursor
             if board is not None and masker is not None and board.due(state.step):
-                assert isinstance(state.model, MaskedLM), "scores are of models that predict masked tokens"
+                model = state.whole_model() if board.looks_at_weights else state.model
+                assert isinstance(model, MaskedLM), "scores are of models that predict masked tokens"
                 num_rows = board.sample_rows(length)
                 sample = stream.batch(state.cursor, num_rows, length).rows.to(device) if num_rows else None
-                board.refresh(state.step, state.model, sample, rate=rate_at(masker.settings.rate, progress))
+                board.refresh(state.step, model, sample, rate=rate_at(masker.settings.rate, progress))
             on_the_way.append(result.figures)
             if len(on_the_way) > STEPS_AHEAD:
                 on_the_way.popleft().read()
@@ -208,8 +209,10 @@ def begin_with_parts(state: TrainableState[Any], masker: Masker | None, settings
     if state.micro_tokens is not None:
         return
     rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
-    found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate)
-    least = min(said for (said,) in state.optimizer.group.told([math.inf if found is None else found], patient=True))
+    group = state.optimizer.group
+    processes = 1 if state.optimizer.sharding is None else group.share.of
+    found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate, processes=processes)
+    least = min(said for (said,) in group.told([math.inf if found is None else found], patient=True))
     state.micro_tokens = None if math.isinf(least) else int(least)
 
 

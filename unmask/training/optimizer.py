@@ -1,7 +1,8 @@
 """Which parameter is trained by what: Muon for matrices and AdamW for the rest, or AdamW alone; and by which process.
 
 Of several processes each owns some parameters whole. It alone has what the optimizer remembers of them, and does its
-work on them; see `unmask.training.gradients`.
+work on them; see `unmask.training.gradients`. Where weights are shared out as well, each has some rows of every
+parameter and trains these, but for matrices of Muon's, which have owners; see `unmask.training.full_sharding`.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import EndedElsewhereError
+from unmask.network.encoder import MaskedLM
 from unmask.network.layers import Linear
-from unmask.training.gradients import GradientExchange, owners_of
-from unmask.training.group import ALONE, Group
+from unmask.training.full_sharding import FullSharding
+from unmask.training.gradients import Exchange, GradientExchange, owners_of
+from unmask.training.group import ALONE, Group, GroupError
 from unmask.training.muon import Matrix, Muon
 from unmask.training.settings import MuonSettings, TrainingSettings
 
+Value = TypeVar("Value")
 _ROLES = ("step", "exp_avg", "exp_avg_sq")
 _OF_ADAMW = 16.0  # what it does with a number, in products of Muon's (which are fast): it reads and writes memory
 
@@ -33,6 +38,12 @@ class Optimizer:
         dtype: Of Muon's products.
         factor_of: The share of the learning rate that a parameter of AdamW's takes, by its name; None: all of it.
         group: The processes that train the model, all of which make their optimizers alike.
+
+    Attributes:
+        sharding: Has the weights, where they are shared out, and the model's parameters are rows; None: they are whole.
+
+    Raises:
+        SettingsError: This version of torch cannot share weights out.
     """
 
     def __init__(
@@ -50,17 +61,30 @@ class Optimizer:
         self._device = next(model.parameters()).device
         self._on_cuda_or_cpu = self._device.type in ("cuda", "cpu")
         self.learning_rate = self.rest_learning_rate = settings.learning_rate
-        self._parameters = dict(model.named_parameters())
         matrices = _matrices(model) if isinstance(choice, MuonSettings) else []
         of_muon = {matrix.name for matrix in matrices}
         owners = owners_of(parameter_costs(model, muon=bool(matrices)), group.share.of)
-        self.owned = {name: p for name, p in self._parameters.items() if owners[name] == group.share.number}
-        self._exchange = None if group.share.of == 1 else GradientExchange(self._parameters, owners, group)
-        self._rest = {name: p for name, p in self.owned.items() if name not in of_muon}  # what AdamW trains
+        self.owned = {name for name, owner in owners.items() if owner == group.share.number}
+        self._exchange: Exchange | None = None
+        self.sharding: FullSharding | None = None
+        if group.share.of > 1 and settings.sharding == "full":
+            assert isinstance(model, MaskedLM), "no other model has the setting"
+            of_matrices = {name: owner for name, owner in owners.items() if name in of_muon}
+            gathered = None if self._device.type == "cpu" or dtype == torch.float32 else dtype
+            self._exchange = self.sharding = FullSharding(model, of_matrices, group, dtype=gathered)
+        elif group.share.of > 1:
+            self._exchange = GradientExchange(dict(model.named_parameters()), owners, group)
+        self._parameters = dict(model.named_parameters())
+        # What this process trains: parameters that it owns, or its rows of all.
+        self._trained = {name: p for name, p in self._parameters.items() if name in self.owned}
+        matrices = [matrix for matrix in matrices if matrix.name in self.owned]
+        if self.sharding is not None:
+            self._trained, matrices = self.sharding.rows, self.sharding.owned(matrices)
+        self._rest = {name: p for name, p in self._trained.items() if name not in of_muon}  # what AdamW trains
         self.muon: Muon | None = None
         if isinstance(choice, MuonSettings):
             self.muon = Muon(
-                [matrix for matrix in matrices if matrix.name in self.owned],
+                matrices,
                 momentum=choice.momentum,
                 iterations=choice.iterations,
                 weight_decay=settings.weight_decay,
@@ -82,11 +106,14 @@ class Optimizer:
         )
 
     @contextmanager
-    def computing(self, kind_of: Callable[[Exception], int], *, patient: bool = False) -> Iterator[None]:
+    def computing(
+        self, kind_of: Callable[[Exception], int], *, num_parts: int = 1, patient: bool = False
+    ) -> Iterator[None]:
         """While it is entered, this step's gradient is computed; whether that went well is decided by all processes.
 
         Args:
             kind_of: Tells failures apart, by numbers from 1.
+            num_parts: In how many parts it is computed.
             patient: Whether the others may take long.
 
         Raises:
@@ -96,26 +123,45 @@ class Optimizer:
         if self._exchange is None:
             yield
             return
-        failure = 0
+        self._exchange.begin(num_parts)
         try:
             yield
+        except GroupError:
+            raise
         except Exception as error:
             failure = kind_of(error)
-            if self._agreed(failure, patient=patient) == failure:
+            if self._agreed(failure, error, patient=patient) == failure:
                 raise
         else:
-            self._agreed(failure, patient=patient)
+            self._agreed(0, patient=patient)
         if self._failed:
             raise FailedElsewhereError(self._failed)
 
-    def _agreed(self, failure: int, *, patient: bool) -> int:
+    def _agreed(self, failure: int, error: Exception | None = None, *, patient: bool) -> int:
         """The worst failure of all processes'."""
         assert self._exchange is not None
-        self._exchange.finish()
+        self._exchange.finish(error)
         told = self.group.told([failure, *map(float, self._exchange.has_gradient)], patient=patient)
         self._failed, *has_gradient = (int(max(each)) for each in zip(*told, strict=True))
         self._has_gradient = [bool(each) for each in has_gradient]
         return self._failed
+
+    def parts_for(self, own: int, of_all: int) -> int:
+        """In how many parts this process computes a step.
+
+        Args:
+            own: It has rows for so many.
+            of_all: The most that any process has rows for.
+        """
+        return own if self.sharding is None else of_all  # weights are gathered as often by all
+
+    def run(self, work: Callable[[], Value]) -> Value:
+        """Does the forward pass of a part, whose weights may have to be gathered for it.
+
+        Args:
+            work: Computes with the model.
+        """
+        return work() if self._exchange is None else self._exchange.run(work)
 
     def begin_last_part(self) -> None:
         """The backward pass that follows is the last of this step, so that gradients may travel as they are ready."""
@@ -127,7 +173,7 @@ class Optimizer:
         at_once = True if self._on_cuda_or_cpu else None  # elsewhere torch decides
         if self._exchange is not None:
             self._exchange.sum_gradients(self._has_gradient)
-        parameters = [p for p in self.owned.values() if p.grad is not None]
+        parameters = [p for p in self._trained.values() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=at_once)
         if self._exchange is not None:
             norm = self.group.summed(norm.to(device=self._device, dtype=torch.float32).square()).sqrt()
@@ -150,7 +196,7 @@ class Optimizer:
                 else 0. The host does not wait for it. None: the gradient is known to be finite.
         """
         if self.muon is not None:
-            self.muon.step(self.learning_rate * scale, diverged=diverged)
+            self._step_of_muon(self.muon, self.learning_rate * scale, diverged)
         for group in self.adamw.param_groups:
             group["lr"] = self.rest_learning_rate * scale * group["factor"]
         self.adamw.found_inf = diverged  # type: ignore[attr-defined]  # which torch's gradient scaler sets, too
@@ -158,22 +204,32 @@ class Optimizer:
         self.clear()
         self.spread_weights()
 
+    def _step_of_muon(self, muon: Muon, rate: float, diverged: Tensor | None) -> None:
+        if self.sharding is not None:
+            self.sharding.gradients_to_owners()
+        muon.step(rate, diverged=diverged)
+        if self.sharding is not None:
+            kept = 1.0 - rate * muon.weight_decay
+            self.sharding.updates_from_owners(kept if diverged is None else torch.where(diverged > 0, 1.0, kept))
+
     def spread_weights(self) -> None:
         """Gives all processes the weights of those that own them."""
         if self._exchange is not None:
             self._exchange.spread_weights()
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor that the optimizers remember of what this process owns, by role and parameter name.
+        """Every tensor that the optimizers remember of what this process owns, whole, by role and parameter name.
 
-        It is empty before the first step.
+        It is empty before the first step. Of several processes all ask together.
         """
-        tensors = {
-            f"adamw.{role}.{name}": self.adamw.state[parameter][role]
-            for name, parameter in self._rest.items()
-            for role in _ROLES
-            if parameter in self.adamw.state
-        }
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._rest.items():
+            for role in _ROLES if parameter in self.adamw.state else ():
+                value = self.adamw.state[parameter][role]
+                if self.sharding is not None and role != "step":
+                    value = self.sharding.whole(name, value).cpu()  # they are many, and not for the device
+                if name in self.owned:
+                    tensors[f"adamw.{role}.{name}"] = value
         if self.muon is not None:
             tensors |= {f"muon.momentum.{name}": value for name, value in self.muon.state().items()}
         return tensors
@@ -188,9 +244,10 @@ class Optimizer:
             prefix = "muon.momentum."
             self.muon.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         for name, parameter in self._rest.items():
-            self.adamw.state[parameter] = {
-                role: tensors[f"adamw.{role}.{name}"].to(parameter.device).clone() for role in _ROLES
-            }
+            found = {role: tensors[f"adamw.{role}.{name}"] for role in _ROLES}
+            if self.sharding is not None:
+                found = {r: t if r == "step" else self.sharding.own_rows(name, t) for r, t in found.items()}
+            self.adamw.state[parameter] = {role: t.to(parameter.device).clone() for role, t in found.items()}
 
 
 class FailedElsewhereError(EndedElsewhereError):

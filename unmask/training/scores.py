@@ -129,6 +129,11 @@ class ScoreBoard:
         """Whether `observe` must be called with what every step predicted."""
         return bool(self.names & {"loss", "accuracy", "pos_loss"})
 
+    @property
+    def looks_at_weights(self) -> bool:
+        """Whether a refresh needs the model with all its weights."""
+        return bool(self.names & {"attention", "embedding", "anchors"})
+
     def observe(self, observed: Observed) -> None:
         """Adds what one step predicted. It does not wait for the device."""
         self._of_token.add(observed.targets_N, loss=observed.losses_N, wrong=observed.wrong_N.float())

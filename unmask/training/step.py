@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from unmask.errors import DivergedError, MemoryFullError
 from unmask.hashing import mix_ints
 from unmask.masking.masker import MaskedRows
+from unmask.network.loss import Losses
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
 from unmask.training.figures import Figures, HasFigures
@@ -20,7 +22,7 @@ from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, 
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.retries import kind_of_failure
-from unmask.training.step_parts import parts_of
+from unmask.training.step_parts import StepPart, parts_of
 
 _MOST_PARTS = 1 << 20  # of a step; sets the seeds of processes apart
 
@@ -114,29 +116,25 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
         (sum(part.totals[i] for part in parts), sum(len(part.targets[i]) for part in parts))
         for i in range(len(learned))
     ]
-    told = group.told([number for pair in found for number in pair], patient=patient)
-    totals = [math.fsum(each) or 1.0 for each in zip(*(said[::2] for said in told), strict=True)]
+    told = group.told([*(number for pair in found for number in pair), len(parts)], patient=patient)
+    parts += [parts[-1].without_targets()] * (
+        optimizer.parts_for(len(parts), int(max(s[-1] for s in told))) - len(parts)
+    )
+    totals = [math.fsum(each) or 1.0 for each in zip(*(said[:-1:2] for said in told), strict=True)]
     of_all = [int(sum(each)) for each in zip(*(said[1::2] for said in told), strict=True)]
     counts = dict(zip((each.name for each in learned), of_all, strict=True))
     observed: list[Observed] = []
     sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
-    with optimizer.computing(kind_of_failure, patient=patient):
+    with optimizer.computing(kind_of_failure, num_parts=len(parts), patient=patient):
         for number, part in enumerate(parts):
             seed = None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
-            hidden_BSD = model.encoder(
-                part.input_ids_BS,
-                segment_ids_BS=part.segment_ids_BS,
-                position_ids_BS=part.position_ids_BS,
-                token_type_ids_BS=part.token_type_ids_BS,
-                sequences=part.sequences,
-                dropout_seed=seed,
-            )
+            losses = optimizer.run(partial(_losses_of_part, model, part, learned, seed))
             loss = torch.zeros((), device=device)
-            for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
-                losses = objective.losses(model, hidden_BSD.flatten(0, 1), target, seed)
+            for index, (objective, of_part) in enumerate(zip(learned, losses, strict=True)):
                 if observe and objective is PREDICT_MASKED:
-                    observed.append(Observed(target.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
-                mean = losses.total / totals[index]
+                    classes_N = part.targets[index].classes_N
+                    observed.append(Observed(classes_N, of_part.each_N, of_part.wrong_N, part.pos_N))
+                mean = of_part.total / totals[index]
                 sums[index] = sums[index] + mean.detach().to(sums[index].dtype)
                 loss = loss + objective.weight * mean
             if number + 1 == len(parts):
@@ -163,6 +161,25 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
             "be made again; go on with --resume when more memory is free, or take a smaller model"
         ) from error
     return StepResult(figures, counts[leading.name], len(parts), _joined(observed, group))
+
+
+def _losses_of_part(
+    model: Trainable, part: StepPart, learned: Sequence[Objective], dropout_seed: int | None
+) -> tuple[Losses, ...]:
+    """Of each objective."""
+    hidden_BSD = model.encoder(
+        part.input_ids_BS,
+        segment_ids_BS=part.segment_ids_BS,
+        position_ids_BS=part.position_ids_BS,
+        token_type_ids_BS=part.token_type_ids_BS,
+        sequences=part.sequences,
+        dropout_seed=dropout_seed,
+    )
+    hidden_TD = hidden_BSD.flatten(0, 1)
+    return tuple(
+        objective.losses(model, hidden_TD, target, dropout_seed)
+        for objective, target in zip(learned, part.targets, strict=True)
+    )
 
 
 def _joined(observed: list[Observed], group: Group) -> Observed | None:

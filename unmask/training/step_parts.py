@@ -62,6 +62,12 @@ class StepPart:
             pos_N=changed(self.pos_N),
         )
 
+    def without_targets(self) -> StepPart:
+        """The part, as one in which nothing is to be learned."""
+        none = tuple(targets.map(lambda tensor: tensor[:0]) for targets in self.targets)
+        totals = (0.0,) * len(self.totals)
+        return replace(self, targets=none, totals=totals, pos_N=None if self.pos_N is None else self.pos_N[:0])
+
 
 _BUFFER_BYTES = 4 << 30  # that attention's backward pass may take for a part beside what it returns
 _BLOCK = 128  # positions that it rounds each sequence up to, at the most

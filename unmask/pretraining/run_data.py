@@ -16,7 +16,8 @@ from unmask.masking.settings import needed_annotations
 from unmask.masking.vocabulary_tables import Tables
 from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.recipe import Recipe
-from unmask.shards.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
+from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.shards.opening import open_split
 from unmask.shards.preparation import preparation_settings, prepare
 from unmask.shards.store import TokenStore
 from unmask.text.settings import AnnotationSettings, CorpusSettings
@@ -109,20 +110,20 @@ def is_prepared(paths: Sequence[str | Path]) -> bool:
 
 
 def open_prepared(root: Path) -> PreparedData:
-    """Opens a data folder after checking every file in it.
+    """Opens a data folder. Its files are checked as `unmask.shards.opening` says.
 
     Raises:
         DataError: It is incomplete, damaged, or its tokenizer is not the one it was made with.
     """
     manifest = load_manifest(root)
-    verify_files(root, manifest)
     tokenizer = load_tokenizer(root / "tokenizer")
     if tokenizer.fingerprint != manifest.tokenizer_sha256:
         raise DataError(f"{root}: tokenizer/ is not the one that the shards were made with; prepare the data again")
     for name, split in (("training", manifest.train), ("validation", manifest.validation)):
         if not split.tokens:
             raise DataError(f"{root}: the {name} split holds no tokens; give more text")
-    return PreparedData(root, manifest, tokenizer, _store(root, manifest.train), _store(root, manifest.validation))
+    train, validation = (open_split(root, manifest, split) for split in (manifest.train, manifest.validation))
+    return PreparedData(root, manifest, tokenizer, train, validation)
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
@@ -265,7 +266,3 @@ def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
                 f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"
             )
-
-
-def _store(root: Path, split: Split) -> TokenStore:
-    return TokenStore([root / file.name for file in split.files])

@@ -12,9 +12,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import unmask
 from tests.command_line import Main
+from unmask import addresses
+from unmask.addresses import address_of, local_copies
 from unmask.errors import CorpusError, WriteError
-from unmask.text import addresses
-from unmask.text.addresses import address_of, local_copies
 from unmask.text.given import told_apart
 
 

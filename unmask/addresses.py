@@ -37,6 +37,7 @@ AT_ONCE = 4
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.*)", re.DOTALL)
 _LOCAL = ("file", "local")
 _ORIGIN = "origin.json"  # in or beside what was fetched: from where
+_DATA = "data-"
 _MANIFEST, _TOKENIZER = "manifest.json", "tokenizer"  # by which prepared data is known
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _FOR_GOOD = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
@@ -135,7 +136,7 @@ def _fetched_data(system: Any, address: str, path: str, remotes: Sequence[Remote
     """The manifest and the tokenizer of prepared data, in the cache. The manifest comes last, as ever."""
     name = f"{path.rstrip('/')}/{_MANIFEST}"
     manifest: bytes = tried(f"{address}: {name}", lambda: system.cat_file(name))
-    folder = cache() / f"data-{hashlib.sha256(manifest).hexdigest()[:24]}"
+    folder = cache() / f"{_DATA}{hashlib.sha256(manifest).hexdigest()[:24]}"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
@@ -155,10 +156,40 @@ def origin_of(path: Path) -> str | None:
     """The address that a file or a folder of the cache was fetched from; None: it is something else."""
     if not path.is_absolute() or cache() not in path.parents:
         return None
-    for folder in (path, path.parent):
-        if (folder / _ORIGIN).is_file():
-            return str(parse_json((folder / _ORIGIN).read_text(encoding="utf-8"))["address"])
-    return None
+    return next((_noted(folder) for folder in (path, path.parent) if (folder / _ORIGIN).is_file()), None)
+
+
+def _noted(folder: Path) -> str:
+    return str(parse_json((folder / _ORIGIN).read_text(encoding="utf-8"))["address"])
+
+
+def lasting_source(path: str | Path) -> str:
+    """A path as records name it: of what was fetched its address and, behind a #, the name of its folder in the cache,
+    which tells its content; these are the same on every machine."""
+    path = Path(path)
+    origin = origin_of(path)
+    if origin is None:
+        return str(path)
+    return f"{origin}#{path.name if (path / _ORIGIN).is_file() else path.parent.name}"
+
+
+def source_named(name: str) -> str:
+    """Where what `lasting_source` names is on this machine; it is fetched where it is not there.
+
+    Raises:
+        CorpusError: It cannot be fetched, or has changed.
+    """
+    address, _, key = name.rpartition("#")
+    if not key or address_of(address) is None:
+        return name
+    if key.startswith(_DATA) and (cache() / key / _MANIFEST).is_file():
+        return str(cache() / key)
+    found = cache() / key / PurePosixPath(address).name
+    if not found.exists():
+        (found,) = local_copies(address)
+        if lasting_source(found) != name:
+            raise CorpusError(f"{address}: what is there has changed since it was read first; begin anew")
+    return str(found)
 
 
 def fetch_checked(address: str, file: Path, sha256: str) -> None:
@@ -269,7 +300,7 @@ def tried(
                 with writing(cache()):
                     raise
             if number + 1 == tries:
-                raise raising(f"{what}: {how} in {tries} tries ({error})") from error
+                raise raising(f"{what}: {how}{f' in {tries} tries' if tries > 1 else ''} ({error})") from error
             log.warning(
                 "%s: %s; trying again", what, str(error).splitlines()[0] if str(error) else type(error).__name__
             )

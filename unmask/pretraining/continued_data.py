@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from unmask.addresses import source_named
 from unmask.errors import DataError, RunError
 from unmask.files import read_object, whole_folder, writing
 from unmask.pretraining.continuing import (
@@ -130,7 +131,7 @@ def _first_source(run: RunFolder) -> Path:
         RunError: The file that says it is damaged.
     """
     try:
-        return Path(parse_json(run.sources.read_text(encoding="utf-8"))[0])
+        return Path(source_named(parse_json(run.sources.read_text(encoding="utf-8"))[0]))
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise RunError(
             f"{run.sources}: damaged ({error!r}); mend it, or name the text of the old domain with --old-data"

@@ -33,7 +33,7 @@ PAUSE = 1.0  # seconds between two looks
 SENT = "sent.json"
 # What is sent after all that it speaks of, in this order; the first pattern that fits counts.
 _LAST: tuple[str, ...] = ("parts/*.json", "*/parts/*.json", "unfinished.json", "*/unfinished.json", "*/manifest.json")
-_LAST += ("checkpoints/*/state.json", "recipe.toml", "summary.json", "manifest.json")
+_LAST += ("checkpoints/*/state.json", "recipe.toml", "settings.json", "summary.json", "manifest.json")
 _GROWING = ("metrics.jsonl", "tensorboard/*")  # sent with what is sent last, and at the end
 _NEVER = ("*.partial", LOCK, HOLDER, SENT, ".*")
 log = logging.getLogger(__name__)

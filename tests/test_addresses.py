@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import errno
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import fsspec
+import numpy as np
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 import unmask
 from tests.command_line import Main
+from tests.elsewhere import Elsewhere
 from unmask import addresses
-from unmask.addresses import address_of, local_copies
-from unmask.errors import CorpusError, WriteError
+from unmask.addresses import address_of, lasting_source, local_copies, source_named
+from unmask.errors import CorpusError, DataError, WriteError
+from unmask.pretraining.run_data import open_prepared
+from unmask.shards import opening
+from unmask.shards.manifest import load_manifest
 from unmask.text.given import told_apart
-
-
-class Elsewhere(MemoryFileSystem):  # type: ignore[misc]
-    """A server that now and then does not answer."""
-
-    protocol = "elsewhere"
-    store: dict[str, Any] = {}  # noqa: RUF012  (as its base has it)
-    pseudo_dirs = [""]  # noqa: RUF012
-    fetched: list[str] = []  # noqa: RUF012
-    failing: dict[str, list[Exception]] = {}  # noqa: RUF012
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return str(super()._strip_protocol(path.replace("elsewhere://", "memory://")))
-
-    def get_file(self, rpath: str, lpath: str, **named: Any) -> None:
-        if self.failing.get(rpath):
-            raise self.failing[rpath].pop()
-        self.fetched.append(rpath)
-        super().get_file(rpath, lpath, **named)
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    fsspec.register_implementation("elsewhere", Elsewhere, clobber=True)
-    monkeypatch.setenv(addresses.CACHE, str(tmp_path / "cache"))
-    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.0)
-    Elsewhere.store.clear()
-    Elsewhere.fetched.clear()
-    Elsewhere.failing.clear()
-    return Elsewhere(skip_instance_cache=True)
 
 
 def test_what_is_an_address() -> None:
@@ -118,3 +91,85 @@ def test_prepare_and_pretrain_from_an_address(
     run = unmask.pretrain("elsewhere://bucket/prepared", out=tmp_path / "run", steps=2, settings=small)
     assert run.steps == 2
     assert not (tmp_path / "run" / "data").exists(), "prepared data is used where it was put"
+
+
+def data_at(server: Elsewhere, folder: Path, address: str) -> None:
+    server.put(str(folder), address, recursive=True)
+
+
+def test_prepared_data_is_fetched_once_wherever_it_lies(server: Elsewhere, data_folder: Path) -> None:
+    """A shard when it is wanted; two addresses with the same data are one folder of the cache."""
+    data_at(server, data_folder, "/bucket/a")
+    data_at(server, data_folder, "/other/b")
+    server.fetched.clear()
+    (root,) = local_copies("elsewhere://bucket/a")
+    assert sorted(path.name for path in root.iterdir() if path.name[0] != ".") == [
+        "manifest.json", "origin.json", "tokenizer",
+    ]  # fmt: skip
+    opened = open_prepared(root)
+    shards = [name for name in server.fetched if name.endswith(".arrow")]
+    assert sorted(shards) == sorted(
+        f"/bucket/a/{path.relative_to(data_folder)}" for path in data_folder.rglob("*.arrow")
+    )
+    assert opened.train.lengths.tolist() == open_prepared(data_folder).train.lengths.tolist()
+    server.fetched.clear()
+    assert local_copies("elsewhere://other/b") == [root]
+    open_prepared(root)
+    assert server.fetched == []
+
+
+def test_prepared_data_that_is_damaged_or_missing_there(server: Elsewhere, data_folder: Path) -> None:
+    data_at(server, data_folder, "/bucket/a")
+    name = load_manifest(data_folder).train.files[0].name
+    server.pipe(f"/bucket/a/{name}", b"something else")
+    (root,) = local_copies("elsewhere://bucket/a")
+    with pytest.raises(
+        DataError, match=rf"elsewhere://bucket/a/{name}: its content does not fit the checksum in the m"
+    ):
+        open_prepared(root)
+    server.rm(f"/bucket/a/{name}")
+    with pytest.raises(CorpusError, match=rf"elsewhere://bucket/a/{name}: FileNotFoundError"):
+        open_prepared(root)
+    assert not list(root.rglob("*.partial"))
+
+
+def test_shards_come_before_they_are_wanted(
+    server: Elsewhere, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a split that is taken by blocks the next block's come while one is read; none is waited for at the beginning."""
+    data_at(server, data_folder, "/bucket/a")
+    monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
+    (root,) = local_copies("elsewhere://bucket/a")
+    manifest = load_manifest(root)
+    split = replace(manifest.train, files=manifest.train.files + manifest.validation.files)
+    server.fetched.clear()
+    store = opening.open_split(root, manifest, split)
+    assert [Path(name).name for name in server.fetched] == ["00000.arrow"], "the first says which columns there are"
+    store.ahead([len(split.files) - 1, 0])
+    deadline = time.monotonic() + 20
+    while not (root / split.files[-1].name).is_file():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    store.gather(np.array([0, len(store) - 1]))
+    assert len(server.fetched) == 2, "nobody fetches what is there"
+
+
+def test_what_a_run_began_with_is_named_alike_on_every_machine(
+    server: Elsewhere, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n"})
+    (path,) = local_copies("elsewhere://corpus/a.txt")
+    name = lasting_source(path)
+    assert name.startswith("elsewhere://corpus/a.txt#")
+    assert source_named(name) == str(path)
+    assert lasting_source(tmp_path / "a.txt") == source_named(str(tmp_path / "a.txt")) == str(tmp_path / "a.txt")
+    monkeypatch.setenv(addresses.CACHE, str(tmp_path / "of another machine"))
+    there = Path(source_named(name))
+    assert there != path
+    assert (there.read_bytes(), lasting_source(there)) == (b"One text.\n", name)
+    server.pipe({"/corpus/a.txt": b"Another text.\n"})
+    monkeypatch.setenv(addresses.CACHE, str(tmp_path / "of a third machine"))
+    with pytest.raises(
+        CorpusError, match=r"elsewhere://corpus/a\.txt: what is there has changed since it was read first"
+    ):
+        source_named(name)

@@ -136,7 +136,7 @@ def test_prepared_data_that_is_damaged_or_missing_there(server: Elsewhere, data_
 def test_shards_come_before_they_are_wanted(
     server: Elsewhere, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a split that is taken by blocks the next block's come while one is read; none is waited for at the beginning."""
+    """Of a split that is taken by blocks the next block's come while one is read."""
     data_at(server, data_folder, "/bucket/a")
     monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
     (root,) = local_copies("elsewhere://bucket/a")

@@ -65,7 +65,9 @@ def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere, tmp_pat
     assert order[4:] == ["data/manifest.json", "checkpoints/step-1/state.json", "recipe.toml", "summary.json"]
 
 
-def test_nothing_is_sent_twice_and_what_is_gone_is_removed(server: Elsewhere, tmp_path: Path) -> None:
+def test_nothing_is_sent_twice_and_what_is_gone_is_removed(
+    server: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mirror = mirrored(tmp_path)
     (mirror.folder / "a.txt").write_text("some text")
     checkpoint(mirror.folder, 1)
@@ -85,9 +87,19 @@ def test_nothing_is_sent_twice_and_what_is_gone_is_removed(server: Elsewhere, tm
     assert set(there(server)) == {
         "a.txt", "metrics.jsonl", "checkpoints/step-2/model.safetensors", "checkpoints/step-2/state.json",
     }  # fmt: skip
+    checkpoint(mirror.folder, 3)
+
+    def gone() -> None:
+        (mirror.folder / "checkpoints" / "step-3" / "state.json").unlink(missing_ok=True)
+
+    monkeypatch.setattr(Elsewhere, "before_put", staticmethod(gone))
+    mirror.send()
+    assert "checkpoints/step-3/state.json" not in there(server), "what goes while it is to be sent is not missed"
+    (mirror.folder / "checkpoints" / "step-3" / "model.safetensors").unlink()
     (mirror.folder / "metrics.jsonl").write_text("{}\n{}\n")
     mirror.send(final=True)
     assert there(server)["metrics.jsonl"] == b"{}\n{}\n"
+    assert len(there(server)) == 4
 
 
 def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,15 +205,16 @@ class Mirror:
         """
         last = {name: stat for name, stat in self._names().items() if _turn(name) and self._is_new(name, stat)}
         now = self._names()
+        self._seen |= set(now)
         new = [name for name, stat in now.items() if not _turn(name) and self._is_new(name, stat)]
         if not last and not final:
             new = [name for name in new if not _fits(name, _GROWING)]
         turns = [new, *([name] for name in sorted(last, key=lambda name: (_turn(name), name)))]
         for names in turns:
             self._send_all(names, {**now, **last}, tries)
-        gone = {name for name in self._seen if name not in now and name in self._sent}
-        self._seen = set(now)
-        self.remove(gone, tries=tries)
+        gone = self._seen - set(now)
+        self.remove(gone & set(self._sent), tries=tries)
+        self._seen -= gone
 
     def _is_new(self, name: str, stat: os.stat_result) -> bool:
         sent = self._sent.get(name)
@@ -244,9 +245,12 @@ class Mirror:
         here = self.folder / name
 
         def put() -> Remote | None:
-            if not here.is_file():
-                return None
-            self._system.put_file(str(here), self._at(name))
+            try:
+                self._system.put_file(str(here), self._at(name))
+            except FileNotFoundError:
+                if here.is_file():
+                    raise
+                return None  # it is gone by now
             (remote,) = listed(self._system, self._at(name))
             return remote
 

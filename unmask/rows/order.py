@@ -79,9 +79,10 @@ class MixedOrder:
         if found is None:
             size, lengths = len(self._store), self._store.lengths
             order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
-            before = np.cumsum(lengths[order]) - lengths[order]
-            cuts = np.flatnonzero(np.diff(before // WINDOW_TOKENS)) + 1
-            found = np.split(order, cuts)
+            window = np.zeros(size, dtype=np.int64)  # that each piece begins in; in place, since there may be many
+            np.cumsum(lengths[order][:-1], out=window[1:])
+            window //= WINDOW_TOKENS
+            found = np.split(order, np.flatnonzero(window[1:] != window[:-1]) + 1)
             self._epochs = {number: each for number, each in self._epochs.items() if abs(number - epoch) == 1}
             self._epochs[epoch] = found
         return found

@@ -16,7 +16,11 @@ from tests.elsewhere import Elsewhere
 from unmask import addresses
 from unmask.addresses import address_of, lasting_source, local_copies, source_named
 from unmask.errors import CorpusError, DataError, WriteError
-from unmask.pretraining.run_data import open_prepared
+from unmask.pretraining import run_data
+from unmask.pretraining.run_data import PreparedData, obtain_data, open_prepared
+from unmask.pretraining.run_reporter import LogReporter
+from unmask.recipe.recipe import load_recipe
+from unmask.rows import order as order_module
 from unmask.shards import opening
 from unmask.shards.manifest import load_manifest
 from unmask.text.given import told_apart
@@ -152,6 +156,32 @@ def test_shards_come_before_they_are_wanted(
         time.sleep(0.01)
     store.gather(np.array([0, len(store) - 1]))
     assert len(server.fetched) == 2, "nobody fetches what is there"
+
+
+def test_what_the_first_step_waits_for(
+    server: Elsewhere, data_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data_at(server, data_folder, "/bucket/a")
+    monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
+    caplog.set_level("INFO")
+    (root,) = local_copies("elsewhere://bucket/a")
+
+    def noted() -> str:
+        caplog.clear()
+        monkeypatch.setattr(run_data, "open_prepared", without_shards)
+        obtain_data([str(root)], root / "not used", load_recipe(), LogReporter())
+        return caplog.text
+
+    def without_shards(root: Path) -> PreparedData:
+        data = open_prepared(root)
+        (root / data.manifest.train.files[0].name).unlink()
+        return data
+
+    assert (
+        "1 shards are fetched from elsewhere://bucket/a before the first step, since a text of this size is" in noted()
+    )
+    monkeypatch.setattr(order_module, "MIXED_PIECES", 1)
+    assert "1 shards are fetched from elsewhere://bucket/a while the training goes on" in noted()
 
 
 def test_what_a_run_began_with_is_named_alike_on_every_machine(

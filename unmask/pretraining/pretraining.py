@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.addresses import address_of
+from unmask.addresses import address_of, lasting_source, source_named
 from unmask.errors import RunError, UnmaskError
 from unmask.files import read_object, typed
 from unmask.folders.card_head import CARD, change_card
@@ -261,7 +261,7 @@ def _begin(
             reporter.note(f"{folder.model / CARD} was changed as asked for")
         reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
         return None
-    return {"sources": sources, "is_new": begins}
+    return {"sources": list(map(lasting_source, sources)), "is_new": begins}
 
 
 def _training(
@@ -273,6 +273,7 @@ def _training(
     group: Group,
 ) -> TrainingRun:
     """Opens the data, after preparing it where that was not done, and makes the model."""
+    sources = list(map(source_named, sources))  # each machine has copies of its own of what lies at addresses
     if recipe.start is None:
         data = obtain_data(sources, folder.data, recipe, reporter)
     else:

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.addresses import origin_of
 from unmask.errors import DataError, SettingsError
 from unmask.masking.settings import needed_annotations
 from unmask.masking.vocabulary_tables import Tables
 from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.recipe import Recipe
+from unmask.rows.order import is_mixed
 from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
 from unmask.shards.opening import open_split
 from unmask.shards.preparation import preparation_settings, prepare
@@ -150,11 +152,27 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
             prepare_by(recipe, paths, folder, reporter)
         data = open_prepared(folder)
     check_labels(recipe, data.manifest)
+    if (note := _on_fetching(data)) is not None:
+        reporter.note(note)
     for text in describe(data.manifest):
         reporter.note(text)
     if data.manifest.labels and recipe.objectives.label is None:
         reporter.note("the classes are not learned: that is asked for with --set objectives.label.weight=1")
     return data
+
+
+def _on_fetching(data: PreparedData) -> str | None:
+    """What the first step waits for, of data whose shards lie at an address; None: nothing."""
+    origin, split = origin_of(data.root), data.manifest.train
+    missing = sum(not (data.root / file.name).is_file() for file in split.files)
+    if origin is None or not missing:
+        return None
+    if is_mixed(split.pieces, split.tokens):
+        return (
+            f"{missing:,} shards are fetched from {origin} before the first step, since a text of this size is "
+            "shuffled as a whole"
+        )
+    return f"{missing:,} shards are fetched from {origin} while the training goes on"
 
 
 def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Reporter) -> None:

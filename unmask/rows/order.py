@@ -50,9 +50,14 @@ def order_of(store: TokenStore, *, seed: int, shuffle: bool) -> WindowOrder:
         seed: Of the order.
         shuffle: False keeps the order of the corpus.
     """
-    if len(store) <= MIXED_PIECES and store.num_tokens <= MIXED_TOKENS:
+    if is_mixed(len(store), store.num_tokens):
         return MixedOrder(store, seed=seed, shuffle=shuffle)
     return BlockOrder(store.counts, seed=seed, shuffle=shuffle)
+
+
+def is_mixed(num_pieces: int, num_tokens: int) -> bool:
+    """Whether the first window of a split of this size has pieces of all of it."""
+    return num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS
 
 
 class MixedOrder:

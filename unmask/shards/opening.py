@@ -16,11 +16,13 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from unmask.addresses import fetch_checked, origin_of
 from unmask.errors import UnmaskError
 from unmask.shards.manifest import Manifest, Split, check_file, check_is_there
+from unmask.shards.mapped import OPENED_AT_ONCE
 from unmask.shards.store import TokenStore
 
 CHECKED_AT_ONCE = 1 << 24  # tokens
@@ -41,8 +43,7 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
     """
     files = SplitFiles(root, split)
     if manifest.tokens <= CHECKED_AT_ONCE:
-        for number in range(len(split.files)):
-            files.ready(number)
+        files.all_ready()
     return TokenStore(files.paths, split.files, ready=files.ready, ahead=files.ahead)
 
 
@@ -54,8 +55,7 @@ def obtain_split(root: Path, split: Split) -> list[Path]:
         CorpusError: One cannot be fetched.
     """
     files = SplitFiles(root, split)
-    for number in range(len(split.files)):
-        files.ready(number)
+    files.all_ready()
     return files.paths
 
 
@@ -97,6 +97,11 @@ class SplitFiles:
         else:
             fetch_checked(f"{self._origin}/{entry.name}", self.paths[number], entry.sha256)
         self._ready.add(number)
+
+    def all_ready(self) -> None:
+        """The same for all of them, several at a time; of more than one that is damaged the first is named."""
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+            list(threads.map(self.ready, range(len(self.paths))))
 
     def ahead(self, numbers: Sequence[int]) -> None:
         """Begins to fetch shards that are wanted soon. Who wants one meanwhile waits for it."""

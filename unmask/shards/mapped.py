@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,6 @@ COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
 LABEL, GROUP, DRAW = "label", "group", "draw"
 MOST_OPEN = 8192
 OPENED_AT_ONCE = 8  # threads that wait for files and check them
-_OF_PIECES = (*COLUMNS[2:], LABEL, GROUP)
 
 
 class ShardCounts(NamedTuple):
@@ -45,12 +45,14 @@ class ShardCounts(NamedTuple):
 
 
 class MappedShard:
-    """A shard that is open.
+    """A shard that is open. Where its numbers lie takes some kilobytes; its record batches are made when they are read.
 
     Attributes:
         file: Its path.
-        batches: Its record batches, which keep it mapped.
-        first: [num_batches + 1], int64: the first piece of each, counted in the shard, and how many there are in all.
+        annotations: Names of its columns of annotation.
+        types: By column of lists, the type of their values.
+        first: [num_batches + 1], int64: the first piece of each record batch, counted in the shard, and how many there
+            are in all.
         addresses: By column, [num_batches], int64: where its numbers begin in each; of columns of lists where their
             values do. `lengths` are the lists' offsets, `draw` the groups, or the documents where there are none.
     """
@@ -64,23 +66,35 @@ class MappedShard:
         self.file = file
         try:
             with pa.memory_map(str(file)) as source:
-                self.batches = [batch for batch in pa.ipc.open_stream(source) if len(batch)]
-            lists = {name: [batch[name].values for batch in self.batches] for name in ("input_ids", "word_starts")}
-            names = self.batches[0].schema.names if self.batches else list(COLUMNS)
+                self._content = source.read_buffer()  # no copy: the file stays mapped as long as this is there
+            reader = pa.ipc.open_stream(self._content)
+            names, batches = reader.schema.names, [batch for batch in reader if len(batch)]
             self.annotations = tuple(name for name in names if name not in (*COLUMNS, LABEL, GROUP))
-            lists |= {name: [batch[name].values for batch in self.batches] for name in self.annotations}
-            own = {name: [batch[name] for batch in self.batches] for name in _OF_PIECES if name in names}
-            self.addresses = {name: _addresses(columns) for name, columns in {**lists, **own}.items()}
-            self.addresses["lengths"] = _addresses([batch["input_ids"].offsets for batch in self.batches])
-        except (OSError, pa.ArrowInvalid, KeyError, AttributeError) as error:
+            lists = ("input_ids", "word_starts", *self.annotations)
+            self.types = {name: np.dtype(reader.schema.field(name).type.value_type.to_pandas_dtype()) for name in lists}
+            columns = {name: [batch.column(names.index(name)) for batch in batches] for name in names}
+            self.addresses = {
+                name: _addresses([each.values for each in parts] if name in lists else parts)
+                for name, parts in columns.items()
+            }
+            self.addresses["lengths"] = _addresses([each.offsets for each in columns["input_ids"]])
+            self.addresses[DRAW] = self.addresses[GROUP if GROUP in names else "document"]
+        except (OSError, pa.ArrowInvalid, KeyError, AttributeError, ValueError) as error:
             raise DataError(f"{file}: not a readable token shard ({error}); prepare the data again") from error
         self.is_labelled, self.is_grouped = LABEL in names, GROUP in names
-        self.addresses[DRAW] = self.addresses[GROUP if self.is_grouped else "document"]
-        self.types = {name: columns[0].to_numpy().dtype for name, columns in lists.items() if columns}
-        self.first = np.cumsum([0, *map(len, self.batches)])
+        self.first = np.cumsum([0, *map(len, batches)])
 
     def __len__(self) -> int:
         return int(self.first[-1])
+
+    @cached_property
+    def batches(self) -> list[pa.RecordBatch]:
+        """Its record batches, without a copy. `let_go` frees them."""
+        return [batch for batch in pa.ipc.open_stream(self._content) if len(batch)]
+
+    def let_go(self) -> None:
+        """Forgets the record batches until they are asked for again."""
+        self.__dict__.pop("batches", None)
 
     def tokens(self, batch: int, name: str) -> NDArray[np.unsignedinteger]:
         """All values of a column of lists in a record batch, without a copy."""
@@ -94,16 +108,21 @@ class MappedShard:
         """What a column says of each piece of a record batch."""
         if name == "lengths":
             return np.diff(self.begins(batch)).astype(np.int64)
-        return self.batches[batch][self.column(name)].to_numpy()
-
-    def column(self, name: str) -> str:
-        """Under which name the shard has a column."""
-        return name if name != DRAW else GROUP if self.is_grouped else "document"
+        if name == DRAW:
+            name = GROUP if self.is_grouped else "document"
+        return self.batches[batch][name].to_numpy()
 
 
-def _addresses(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Where arrays lie. `to_numpy` refuses one with a value that is missing, which no shard of ours has."""
-    return np.array([each.to_numpy().__array_interface__["data"][0] for each in columns], dtype=np.int64)
+def _addresses(arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """Where the numbers of arrays lie.
+
+    Raises:
+        ValueError: One is missing, as in no shard of ours.
+    """
+    if any(each.null_count for each in arrays):
+        raise ValueError("numbers are missing in it")
+    starts = [each.buffers()[1].address + each.offset * (each.type.bit_width // 8) for each in arrays]
+    return np.array(starts, dtype=np.int64)
 
 
 class _Table:
@@ -164,6 +183,7 @@ class OpenShards:
         self._lock = threading.Lock()
         self._table: _Table | None = None
         self._like: MappedShard | None = None
+        self._read: MappedShard | None = None
         self.counts = counts or self._counted()
         self.before = np.cumsum(self.counts.pieces) - self.counts.pieces
 
@@ -171,9 +191,11 @@ class OpenShards:
         return len(self._files)
 
     def _counted(self) -> ShardCounts:
-        opened = [self.shard(number) for number in range(len(self._files))]
-        tokens = [sum(int(shard.begins(n)[-1]) for n in range(len(shard.batches))) for shard in opened]
-        return ShardCounts(np.array([len(shard) for shard in opened], dtype=np.int64), np.array(tokens, dtype=np.int64))
+        pieces, tokens = [], []
+        for shard in map(self.to_read, range(len(self._files))):
+            pieces.append(len(shard))
+            tokens.append(sum(int(shard.begins(batch)[-1]) for batch in range(len(shard.batches))))
+        return ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
 
     def shard(self, number: int) -> MappedShard:
         """One of them, open.
@@ -191,6 +213,18 @@ class OpenShards:
             self._open.move_to_end(number)
             return found
 
+    def to_read(self, number: int) -> MappedShard:
+        """One of them, open, whose record batches are wanted; those of the last one are let go.
+
+        Raises:
+            DataError: As `shard`.
+        """
+        found, before = self.shard(number), self._read
+        if before is not None and before is not found:
+            before.let_go()
+        self._read = found
+        return found
+
     def _make_ready(self, number: int) -> None:
         if number not in self._was_ready:
             self._ready(number)
@@ -205,7 +239,7 @@ class OpenShards:
             )
         if self._like is None:
             self._like = found
-        elif found.types and self._like.types and found.types != self._like.types:
+        elif found.types != self._like.types:
             raise DataError("shards of one split have columns of different widths; prepare the data again")
         return found
 

@@ -256,7 +256,7 @@ class TokenStore:
         return bool(ends[0] == ends[1])
 
     def _in_order(self) -> Iterator[MappedShard]:
-        return (self._shards.shard(number) for number in range(len(self._shards)))
+        return (self._shards.to_read(number) for number in range(len(self._shards)))
 
     def _whole(self, name: str) -> NDArray[np.int64]:
         self._shards.make_ready(range(len(self._shards)))
@@ -295,7 +295,7 @@ class TokenStore:
     def _place(self, piece: int) -> tuple[MappedShard, int, int]:
         """The shard of a piece, its record batch there, and where it begins in the tokens of that."""
         number = bisect_right(self._ends, piece)
-        shard = self._shards.shard(number)
+        shard = self._shards.to_read(number)
         local = piece - int(self._shards.before[number])
         batch = int(np.searchsorted(shard.first, local, side="right")) - 1
         return shard, batch, int(shard.begins(batch)[local - shard.first[batch]])

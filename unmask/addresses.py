@@ -53,6 +53,15 @@ def address_of(name: object) -> str | None:
     return None if found is None else f"{found[1]}://{found[2]}"
 
 
+def path_at(out: str | Path) -> Path | None:
+    """Where something is written on this machine; None: at an address elsewhere."""
+    address = address_of(out)
+    if address is None:
+        return Path(out)
+    scheme, _, rest = address.partition("://")
+    return Path("/" + rest.lstrip("/")) if scheme in _LOCAL else None
+
+
 @dataclass(frozen=True)
 class Remote:
     """A file that lies elsewhere.
@@ -83,9 +92,9 @@ def local_copies(address: str) -> list[Path]:
         CorpusError: There is nothing, it cannot be read, or a package for such addresses is missing.
         WriteError: The disk is full.
     """
-    scheme, _, rest = address.partition("://")
-    if scheme in _LOCAL:
-        return [Path("/" + rest.lstrip("/"))]
+    if (here := path_at(address)) is not None:
+        return [here]
+    scheme = address.partition("://")[0]
     system, path = connect(address)
     if any(sign in path for sign in "*?["):
         matches = tried(address, lambda: sorted(system.glob(path)))

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from unmask.addresses import address_of, cache, connect, tried
+from unmask.addresses import address_of, cache, connect, path_at, tried
 from unmask.claimed import ClaimedFolder, check_file, held_file
 from unmask.errors import RunError
 from unmask.files import writing
@@ -44,8 +44,8 @@ def refused(out: str | Path, what: str) -> None:
     Raises:
         RunError: `out` is one.
     """
-    if (address := address_of(out)) is not None:
-        raise RunError(f"{address}: {what} is not written to an address; give a folder or a file as --out")
+    if path_at(out) is None:
+        raise RunError(f"{address_of(out)}: {what} is not written to an address; give a folder or a file as --out")
 
 
 @contextmanager
@@ -72,10 +72,10 @@ def staged(
         UnmaskError: The address cannot be read or written, holds something else, or another process of this machine
             writes there; and whatever the claim says of what is there.
     """
-    address = address_of(out)
-    if address is None:
-        yield Path(out)
+    if (here := path_at(out)) is not None:
+        yield here
         return
+    address = str(address_of(out))
     address = address.rstrip("/")
     folder = _folder_of(address)
     with held_file(folder, named=address):
@@ -147,10 +147,10 @@ def staged_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         RunError: It is there already, or cannot be sent; then it is kept, and the error says where.
     """
-    address = address_of(out)
-    if address is None:
-        yield Path(out)
+    if (here := path_at(out)) is not None:
+        yield here
         return
+    address = str(address_of(out))
     system, path = connect(address)
     if tried(address, lambda: bool(system.exists(path))) and not overwrite:
         raise RunError(f"{address} is already there; replace it with --overwrite, or give another --out")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.addresses import address_of
+from unmask.addresses import address_of, path_at
 from unmask.pretraining.run_data import describe
 from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.recipe.overrides import Overrides, as_overrides
@@ -93,7 +93,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     Raises:
         UnmaskError: The text cannot be read, a setting is off, or the folder holds prepared data already.
     """
-    if (address := address_of(out)) is not None:
+    if path_at(out) is None:
         again = partial(
             prepare,
             paths,
@@ -106,7 +106,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             resume=resume,
             reporter=reporter,
         )
-        return _prepared_at(address, again, resume=resume, overwrite=overwrite)
+        return _prepared_at(str(address_of(out)), again, resume=resume, overwrite=overwrite)
     options = {
         "tokenizer.path": None if tokenizer is None else str(tokenizer),
         "tokenizer.kind": tokenizer_kind,

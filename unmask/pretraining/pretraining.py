@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.addresses import address_of, lasting_source, source_named
+from unmask.addresses import address_of, lasting_source, path_at, source_named
 from unmask.errors import RunError, UnmaskError
 from unmask.files import read_object, typed
 from unmask.folders.card_head import CARD, change_card
@@ -197,8 +197,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             raise
         reporter.begin()
         summary = training.run()
-    if (address := address_of(out)) is not None:
-        reporter.note(f"all of it is at {address}")
+    if path_at(out) is None:
+        reporter.note(f"all of it is at {address_of(out)}")
     return Run(folder.root, summary)
 
 

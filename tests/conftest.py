@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+import fsspec
 import pytest
 import torch
 from matplotlib.figure import Figure
 
 import unmask
 from tests.command_line import Main
+from tests.elsewhere import Elsewhere
+from unmask import addresses
 from unmask.cli import app
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
@@ -191,3 +194,16 @@ SMALL = (
     "training.sequence_length=64",
     "training.batch_tokens=512",
 )
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    fsspec.register_implementation("elsewhere", Elsewhere, clobber=True)
+    monkeypatch.setenv(addresses.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.0)
+    Elsewhere.store.clear()
+    Elsewhere.pseudo_dirs[:] = [""]
+    Elsewhere.fetched.clear()
+    Elsewhere.failing.clear()
+    Elsewhere.sent.clear()
+    return Elsewhere(skip_instance_cache=True)

@@ -16,7 +16,8 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 FLOW = [
     "errors", "values", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled",
     "margins",
-    "results", "hub", "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
+    "results", "hub", "addresses", "mirror", "staged",
+    "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
     "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.

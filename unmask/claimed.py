@@ -49,6 +49,7 @@ class ClaimedFolder:
         is_shared: Whether files of others may be added to it once it is claimed; they are never touched.
         options: By which options it may be written although it is claimed.
         error: What is raised.
+        named: What errors call it; None: by its path.
     """
 
     root: Path
@@ -58,6 +59,12 @@ class ClaimedFolder:
     is_shared: bool = True
     options: tuple[str, ...] = ("--resume", "--overwrite")
     error: type[UnmaskError] = RunError
+    named: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.named or str(self.root)
 
     @property
     def is_claimed(self) -> bool:
@@ -90,7 +97,11 @@ class ClaimedFolder:
                 raise self.error(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
         self.check_names()
         if self.is_claimed and not resume and not overwrite:
-            raise self.error(f"{self.root} already holds {self.what}: {self._ways()}")
+            raise self.is_there()
+
+    def is_there(self) -> UnmaskError:
+        """The error that it was begun already."""
+        return self.error(f"{self.name} already holds {self.what}: {self._ways()}")
 
     def check_names(self) -> None:
         """Makes sure that nothing of somebody else's is touched.
@@ -108,7 +119,7 @@ class ClaimedFolder:
 
     def holds_others(self, names: Sequence[str]) -> UnmaskError:
         """The error that files are in it which are not ours."""
-        return self.error(f"{self.root} holds other files ({', '.join(names[:3])}); give a new or empty folder")
+        return self.error(f"{self.name} holds other files ({', '.join(names[:3])}); give a new or empty folder")
 
     def strangers(self) -> list[str]:
         """Names in it that must not be there, sorted."""
@@ -207,8 +218,12 @@ class ClaimedFolder:
 
 
 @contextmanager
-def held_file(out: Path) -> Iterator[None]:
+def held_file(out: Path, *, named: str | None = None) -> Iterator[None]:
     """While it is entered, no other process of this user and machine writes this file; nothing is put beside it.
+
+    Args:
+        out: The file.
+        named: What the error calls it; None: by its path.
 
     Raises:
         RunError: Another process is writing it.
@@ -217,14 +232,14 @@ def held_file(out: Path) -> Iterator[None]:
     with writing(locks):
         locks.mkdir(mode=0o700, exist_ok=True)
     name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
-    with _held(locks / f"{name}.lock", locks / f"{name}.json", out, RunError):
+    with _held(locks / f"{name}.lock", locks / f"{name}.json", named or out, RunError):
         yield
 
 
 @contextmanager
-def _held(lock_file: Path, holder: Path, what: Path, error: type[UnmaskError]) -> Iterator[None]:
+def _held(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
     lock = FileLock(lock_file)
-    with writing(what):
+    with writing(Path(what)):
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an `OSError` too

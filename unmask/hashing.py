@@ -27,6 +27,7 @@ _MULTIPLY_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = -7723592293110705685  # 0x94D049BB133111EB
 _WRAP = 1 << 64
 _SIGN = 1 << 63
+_AT_ONCE = 1 << 18
 
 
 class BitField(NamedTuple):
@@ -118,8 +119,12 @@ def _signed(value: int) -> int:
 
 def permutation(size: int, *key: int) -> NDArray[np.int64]:
     """The numbers 0 to `size` - 1 in an order that depends on the key alone."""
-    counters = np.arange(size, dtype=np.int64) * np.int64(GOLDEN) + np.int64(mix_ints(*key))
-    return np.argsort(mix(counters), kind="stable")
+    words = np.arange(size, dtype=np.int64)
+    words *= np.int64(GOLDEN)
+    words += np.int64(mix_ints(*key))
+    for begin in range(0, size, _AT_ONCE):  # so that a long one takes no more than its own memory
+        words[begin : begin + _AT_ONCE] = mix(words[begin : begin + _AT_ONCE])
+    return np.argsort(words, kind="stable")
 
 
 def token_in_word(input_ids: Words, place: Words) -> Words:

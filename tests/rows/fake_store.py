@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.shards.store import GatheredPieces
+from unmask.shards.mapped import ShardCounts
+from unmask.shards.pieces import GatheredPieces
 
 
 class FakeStore:
@@ -26,6 +27,9 @@ class FakeStore:
         self.document = self.draw = np.array(documents, dtype=np.int64)
         self.offset = np.zeros(len(ids), dtype=np.int64)
         self.label = None if labels is None else np.array(labels, dtype=np.int64)
+        self.is_labelled, self.is_one_document = labels is not None, len(set(documents)) == 1
+        self.num_tokens = int(self.lengths.sum())
+        self.counts = ShardCounts(np.array([len(ids)]), np.array([self.num_tokens]))
         self._ids, self._starts = ids, starts
 
     def __len__(self) -> int:
@@ -38,4 +42,17 @@ class FakeStore:
         pieces = np.sort(pieces)
         begin = np.cumsum(self.lengths[pieces]) - self.lengths[pieces]
         ids, starts = (np.concatenate([each[n] for n in pieces]) for each in (self._ids, self._starts))
-        return GatheredPieces(pieces, begin, ids.astype(np.uint16), starts.astype(np.uint8), {})
+        return GatheredPieces(
+            pieces,
+            begin,
+            self.lengths[pieces],
+            ids.astype(np.uint16),
+            starts.astype(np.uint8),
+            document=self.document[pieces],
+            offset=self.offset[pieces],
+            draw=self.draw[pieces],
+            label=None if self.label is None else self.label[pieces],
+        )
+
+    def ahead(self, numbers: Sequence[int]) -> None:
+        """All of it is there."""

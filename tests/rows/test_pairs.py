@@ -19,9 +19,9 @@ import torch
 from tests.rows.fake_store import FakeStore
 from tests.tokenizer.families import bare_characters
 from unmask.errors import DataError
-from unmask.hashing import mix
+from unmask.hashing import GOLDEN, mix
 from unmask.masking.masker import Masker
-from unmask.rows import stream as stream_module
+from unmask.rows import order as order_module
 from unmask.rows.packing import PackedRows, Segment
 from unmask.rows.sentence_pairs import RIGHT, WRONG, PairKind, make_pairs
 from unmask.rows.stream import Cursor, RowBatch, RowStream
@@ -230,7 +230,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
     keys = rows.segment_keys[0].tolist()
     assert len(set(keys[0:4])) == len(set(keys[4:8])) == 1, "the second half's key begins at the [SEP] before it"
     assert len({keys[0], keys[4], keys[8], keys[12]}) == 4
-    of_piece = mix(mix(store.document * np.int64(stream_module.GOLDEN)) + store.offset)
+    of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
     first = 0 if ids[1] == 100 else 8
     assert keys[first] == int(mix(of_piece[:1] ^ 0)[0])
     assert keys[first + 12] == int(mix(of_piece[:1] ^ 3)[0])
@@ -239,10 +239,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
 def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
     pieces = np.arange(len(store))
     one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.lengths)
-    of_piece = mix(pieces)
-    (row,) = make_pairs(
-        kind, one_row, store.gather(pieces), key=key, key_of_piece=of_piece, document_of_piece=store.document
-    )
+    (row,) = make_pairs(kind, one_row, store.gather(pieces), key=key)
     return row
 
 
@@ -293,7 +290,7 @@ def test_pairs_do_not_depend_on_the_batch_and_differ_by_epoch_and_seed(
 def test_resuming_from_any_cursor_gives_what_would_have_come(
     store: TokenStore, tokenizer: Tokenizer, kind: PairKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 2000)
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 2000)
     whole = list(islice(RowStream(store, tokenizer, length=32, seed=3, pairs=kind).batches(Cursor(), 5), 300))
     assert whole[-1].epoch >= 1
     for start in (0, 17, 120, 250):

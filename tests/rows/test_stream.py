@@ -14,7 +14,7 @@ import torch
 from tests.rows.fake_store import FakeStore
 from unmask.errors import DataError
 from unmask.hashing import mix
-from unmask.rows import stream as stream_module
+from unmask.rows import order as order_module
 from unmask.rows.rows import Rows
 from unmask.rows.stream import Cursor, RowBatch, RowStream
 from unmask.shards.store import TokenStore
@@ -134,7 +134,7 @@ def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: T
 def test_resuming_from_any_cursor_gives_what_would_have_come(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 500)  # several windows an epoch
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)  # several windows an epoch
     whole = list(islice(RowStream(store, tokenizer, length=24, seed=3).batches(Cursor(), 5), 650))
     assert whole[-1].epoch >= 2
     assert len({batch.cursor.window for batch in whole}) > 3
@@ -151,7 +151,7 @@ def test_a_window_that_is_made_ahead_is_the_same(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, changes: bool
 ) -> None:
     """Behind an epoch's end too; once each, where the rows' length does not change."""
-    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 500)
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)
     in_time, ahead = (RowStream(store, tokenizer, length=24, seed=3, ahead=ahead) for ahead in (False, True))
     made: list[Cursor] = []
     make = ahead._made
@@ -183,7 +183,7 @@ def test_rows_stay_what_they_are(
     pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
-    monkeypatch.setattr(stream_module, "WINDOW_TOKENS", 4000)
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 4000)
     bits = mix(np.arange(40_000, dtype=np.int64))
     sizes = np.concatenate([bits[:300] % 91, [700, 0, 1]])
     ends = np.cumsum(sizes)

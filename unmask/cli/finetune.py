@@ -24,7 +24,7 @@ def finetune(  # noqa: PLR0913, PLR0917  (one parameter an option)
         Path | None,
         typer.Option(help="The best model is told by it. \\[default: the part for validation of a folder in --train]"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the result.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="Folder of the result, or an address (s3://...).")] = ...,  # type: ignore[assignment]
     test: Annotated[Path | None, typer.Option(help="The best model is measured on it besides.")] = None,
     text: Text = None,
     second: Second = None,

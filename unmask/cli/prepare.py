@@ -15,7 +15,7 @@ AUTO = "auto"
 
 def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     paths: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of text, or - for stdin.")],
-    out: Annotated[Path, typer.Option(help="Folder of the shards.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="Folder of the shards, or an address (s3://...).")] = ...,  # type: ignore[assignment]
     tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")] = None,

@@ -34,7 +34,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
             help="Files, folders or patterns of text, - for stdin, or a prepared folder. \\[default: Tiny Shakespeare]"
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="Folder of the run, or an address (s3://...).")] = ...,  # type: ignore[assignment]
     minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens of text to train on, instead of minutes.")] = None,

@@ -35,6 +35,7 @@ from unmask.masking.settings import STRATEGIES
 from unmask.measuring.paired_comparison import PairedComparison, compare_figures, error_of_look
 from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.report.plots import comparison_plot
+from unmask.staged import refused
 
 ASKED = "compare.json"
 FIGURES = {
@@ -118,6 +119,7 @@ def compare(plan: ComparisonPlan, out: str | Path, *, reporter: Reporter | None 
             something else; every run failed; or as `pretrain` and `evaluate`.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
+    refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
     recipes = {name: plan.protocol.request(name, seed=0).load() for name in plan.recipes}
     content = {

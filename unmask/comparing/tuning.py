@@ -42,6 +42,7 @@ from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.pretraining.training_run import Interrupted
 from unmask.recipe.recipe import Recipe
 from unmask.report.plots import search_plot
+from unmask.staged import refused
 
 if TYPE_CHECKING:
     import optuna
@@ -115,6 +116,7 @@ def tune(plan: TunePlan, out: str | Path, *, reporter: Reporter | None = None) -
     _check_optuna()
     import optuna
 
+    refused(out, "a search")
     root, reporter = Path(out), reporter or usual_reporter()
     folder = folder_of_runs(root, "tune.json", "a search")
     data = _begin(plan, folder, recipe, dimensions, reporter)

@@ -43,6 +43,7 @@ from unmask.files import typed
 from unmask.folders.model_folder import CONFIG
 from unmask.folders.sentence_files import POOLING_FOLDERS, copy_sentence_files
 from unmask.results import Readable, Sheet, Shown
+from unmask.staged import refused
 
 log = logging.getLogger("unmask")
 ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder
@@ -134,6 +135,7 @@ def export(
     """
     if format != "onnx":
         raise SettingsError(f"unknown format {format!r}; known is 'onnx'")
+    refused(out, "an export")
     subject, out = open_checked_model(model), Path(out)
     if (reason := missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unmask.claimed import ClaimedFolder
 from unmask.errors import UnmaskError
 from unmask.files import typed
 from unmask.finetuning.fitting import begin_training
@@ -26,6 +27,7 @@ from unmask.progress import duration
 from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.overrides import Overrides
 from unmask.results import Readable, Result, Sheet, Shown
+from unmask.staged import staged
 from unmask.tasks.known import task_named
 from unmask.tasks.labelled_files import ExampleFiles
 from unmask.tasks.settings import FinetuneSettings
@@ -201,7 +203,6 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     """
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
-    folder = ResultFolder(Path(out))
 
     def opened() -> tuple[Runs, dict[str, Any], Origin]:
         """What is trained, what it is about, and where the encoder comes from."""
@@ -224,8 +225,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         }
         return runs, content, Origin(name, model_sha256, base_models(name, source))
 
-    runs, content, origin = alike(group, opened)
     with ExitStack() as held:
+        folder = ResultFolder(Path(by_first(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))))
+        runs, content, origin = alike(group, opened)
 
         def begun() -> list[dict[str, Any]]:
             """The runs that are over."""
@@ -241,6 +243,17 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             if group.is_first:
                 folder.discard()
             raise
+
+
+def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) -> str:
+    """The folder of the result; of one at an address that whose files are sent there until `held` is left."""
+
+    def claim(root: Path) -> ClaimedFolder:
+        folder = ResultFolder(root)
+        ours = {path.name for path in vars(folder).values() if isinstance(path, Path) and path != root}
+        return replace(folder.claimed, ours=ours)
+
+    return str(held.enter_context(staged(out, claim, resume=resume, overwrite=overwrite)))
 
 
 def forecast_finetune(  # noqa: PLR0913  (as `finetune`)

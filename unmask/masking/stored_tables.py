@@ -21,7 +21,8 @@ from unmask.settings import settings_within
 from unmask.shards.collocations import CHUNK_TOKENS, build_lexicon
 from unmask.shards.lexicon_file import Lexicon, LexiconSettings, load_lexicon
 from unmask.shards.manifest import MANIFEST, load_manifest
-from unmask.shards.store import TokenStore, document_frequencies
+from unmask.shards.opening import open_split
+from unmask.shards.store import document_frequencies
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -86,7 +87,7 @@ def _of_data(root: Path, lexicon: Path, tokenizer: Tokenizer, settings: MaskingS
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 != tokenizer.fingerprint:
         raise DataError(f"{root} was prepared with another tokenizer than the one in use; give {root / 'tokenizer'}")
-    store = TokenStore([root / file.name for file in manifest.train.files])
+    store = open_split(root, manifest, manifest.train)
     counts = np.array(manifest.token_frequencies, dtype=np.int64)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(counts), labels=manifest.annotations)
     if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from unmask.addresses import source_named
 from unmask.errors import DataError, RunError
 from unmask.files import read_object, whole_folder, writing
 from unmask.pretraining.continuing import (
@@ -26,7 +27,8 @@ from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.recipe import Recipe, StartSettings
 from unmask.shards.job_work import run_job
 from unmask.shards.jobs import cut_jobs, job_bytes
-from unmask.shards.manifest import MANIFEST, Manifest, load_manifest, verify_files
+from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.shards.opening import obtain_split
 from unmask.shards.store import TokenStore
 from unmask.text.corpus import Corpus
 from unmask.text.pipes import is_stream, kept_source
@@ -90,7 +92,6 @@ def _named(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[st
         return f"old text: all of {names}", files
     root = Path(settings.old_data[0])
     manifest = load_manifest(root)
-    verify_files(root, manifest)
     if manifest.tokenizer_sha256 != tokenizer.fingerprint:
         raise DataError(
             f"--old-data {root} was prepared with another tokenizer than the training's; give the text itself"
@@ -111,7 +112,6 @@ def _of_run(settings: StartSettings, tokenizer: Tokenizer, out: Path) -> tuple[s
         return f"the data of {run.root} is not there any more: {way_out}", []
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
-        verify_files(root, manifest)
         return f"old text: the validation split of {root}", _copy(root, manifest, out)
     changed = f"the text that {root} was made from is not there any more as it was: {way_out}"
     if not _is_unchanged(manifest):
@@ -131,7 +131,7 @@ def _first_source(run: RunFolder) -> Path:
         RunError: The file that says it is damaged.
     """
     try:
-        return Path(parse_json(run.sources.read_text(encoding="utf-8"))[0])
+        return Path(source_named(parse_json(run.sources.read_text(encoding="utf-8"))[0]))
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise RunError(
             f"{run.sources}: damaged ({error!r}); mend it, or name the text of the old domain with --old-data"
@@ -146,7 +146,7 @@ def _is_unchanged(manifest: Manifest) -> bool:
 
 def _copy(root: Path, manifest: Manifest, out: Path) -> list[Path]:
     """The shards of the validation split, so that they are there to the end."""
-    return [Path(shutil.copy(root / file.name, out / Path(file.name).name)) for file in manifest.validation.files]
+    return [Path(shutil.copy(file, out / file.name)) for file in obtain_split(root, manifest.validation)]
 
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, out: Path, *, held_only: bool) -> list[Path]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.addresses import with_local_copies
 from unmask.errors import RunError
 from unmask.pretraining.continued_data import tokenizer_and_notes
 from unmask.pretraining.continuing import check_tokenizer
@@ -37,7 +38,6 @@ from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Readable, Result, Shown, Styled
 from unmask.shards.preparation import prepare
 from unmask.shards.stages import open_annotated
-from unmask.text.addresses import with_local_copies
 from unmask.text.documents import TextPiece
 from unmask.text.pipes import is_stream
 from unmask.text.settings import AnnotationSettings, CorpusSettings

@@ -22,6 +22,7 @@ from unmask.results import Result, Shown
 from unmask.settings import settings_within, validated
 from unmask.shards.collocations import CHUNK_TOKENS, build_lexicon
 from unmask.shards.lexicon_file import Lexicon, LexiconSettings, load_lexicon
+from unmask.staged import refused
 from unmask.tokenizer.tokenizer import Tokenizer
 
 _SHOWN = 8  # collocations and tokens of each kind
@@ -89,6 +90,7 @@ def lexicon(
     Raises:
         UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.
     """
+    refused(out, "a lexicon")
     given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
     settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
     check_file(target, overwrite=overwrite)

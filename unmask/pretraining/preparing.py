@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.addresses import address_of, path_at
 from unmask.errors import SettingsError
 from unmask.pretraining.run_data import describe
 from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import load_recipe
 from unmask.results import Result, Shown
-from unmask.shards.data_folder import DataFolder
-from unmask.shards.manifest import Manifest
+from unmask.shards.data_folder import UNFINISHED, DataFolder
+from unmask.shards.manifest import MANIFEST, Manifest
 from unmask.shards.preparation import join_parts, prepare_part
 from unmask.shards.preparation import prepare as prepare_shards
 from unmask.shards.stages import PreparationInput
+from unmask.staged import staged
 from unmask.text.given import Texts, told_apart
 
 
@@ -104,7 +107,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     Args:
         paths: Files, folders or patterns of text, or `-` for standard input; or texts in memory (see
             `unmask.text.given`), which are kept in `out`.
-        out: Folder of the shards.
+        out: Folder of the shards, or an address (`s3://bucket/data`; see `unmask.staged`).
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub; None trains one.
         tokenizer_kind: What is trained: `wordpiece`, `bpe`, `unigram` or `char`.
         vocab_size: Of the trained tokenizer; None fits the text.
@@ -125,6 +128,24 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """
     shared = part is not None or join
     _check_sharing(part=part, join=join, others={"--ray": ray, "--resume": resume, "--overwrite": overwrite})
+    if path_at(out) is None and (shared or ray is not None):
+        raise SettingsError(
+            f"{out}: whoever shares a preparation out writes into one folder on a disk that all see; give that as --out"
+        )
+    if path_at(out) is None:
+        again = partial(
+            prepare,
+            paths,
+            tokenizer=tokenizer,
+            tokenizer_kind=tokenizer_kind,
+            vocab_size=vocab_size,
+            annotate=annotate,
+            settings=settings,
+            workers=workers,
+            resume=resume,
+            reporter=reporter,
+        )
+        return _prepared_at(str(address_of(out)), again, resume=resume, overwrite=overwrite)
     options = {
         "tokenizer.path": None if tokenizer is None else str(tokenizer),
         "tokenizer.kind": tokenizer_kind,
@@ -184,6 +205,25 @@ def _part(asked: str) -> tuple[int, int]:
     if not (number.isdecimal() and of.isdecimal()):
         raise SettingsError(f"--part {asked}: write the number of the part, counted from 1, and of how many, as in 2/8")
     return int(number), int(of)
+
+
+def _prepared_at(address: str, work: Callable[..., Any], *, resume: bool, overwrite: bool) -> Prepared:
+    """The same, in a folder whose files are sent to an address."""
+
+    def wanted(names: Collection[str]) -> Callable[[str], bool]:
+        is_complete = MANIFEST in names and UNFINISHED not in names
+        return lambda name: name == MANIFEST or not is_complete
+
+    with staged(
+        address,
+        lambda root: DataFolder(root).claimed,
+        resume=resume,
+        overwrite=overwrite,
+        wanted=wanted,
+        unfinished=UNFINISHED,
+    ) as root:
+        found = work(out=root)
+    return Prepared({**found.to_dict(), "out": address})
 
 
 def _figures(manifest: Manifest, out: Path) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unmask.addresses import address_of, lasting_source, path_at, source_named
 from unmask.errors import RunError, UnmaskError
 from unmask.files import read_object, typed
 from unmask.folders.card_head import CARD, change_card
@@ -35,6 +36,7 @@ from unmask.recipe.recipe import Recipe
 from unmask.results import Readable, Shown, Styled
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.lexicon_file import load_lexicon
+from unmask.staged import staged
 from unmask.text.given import InMemory, Named, Texts, told_apart
 from unmask.text.pipes import is_stream
 from unmask.text.sources import find_sources
@@ -131,7 +133,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; or texts in
             memory (see `unmask.text.given`): strings, rows, a dataset or table, which are kept in `out`, so that a run
             that goes on has them. None takes the packaged Tiny Shakespeare.
-        out: Folder of the run.
+        out: Folder of the run, or an address (`s3://bucket/runs/a`; see `unmask.staged`).
         recipe: Name of a packaged recipe, or a TOML file.
         minutes: Budget in minutes of training.
         steps: Budget in optimizer steps.
@@ -174,8 +176,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     )
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
-    folder = RunFolder(Path(out))
     with Interruption() as interruption, ExitStack() as held:
+        root = by_first(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))
+        folder = RunFolder(Path(root))
         begun = by_first(
             group, lambda: _begin(folder, sources_given, request, held, reporter, resume=resume, overwrite=overwrite)
         )
@@ -194,7 +197,20 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             raise
         reporter.begin()
         summary = training.run()
+    if path_at(out) is None:
+        reporter.note(f"all of it is at {address_of(out)}")
     return Run(folder.root, summary)
+
+
+def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) -> str:
+    """The folder of the run; of one at an address that whose files are sent there until `held` is left."""
+
+    def wanted(names: Collection[str]) -> Callable[[str], bool]:
+        is_finished = "summary.json" in names
+        return lambda name: not (is_finished and name.startswith(("data/", "checkpoints/")))
+
+    claim = staged(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite, wanted=wanted)
+    return str(held.enter_context(claim))
 
 
 def _begin(
@@ -245,7 +261,7 @@ def _begin(
             reporter.note(f"{folder.model / CARD} was changed as asked for")
         reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
         return None
-    return {"sources": sources, "is_new": begins}
+    return {"sources": list(map(lasting_source, sources)), "is_new": begins}
 
 
 def _training(
@@ -257,6 +273,7 @@ def _training(
     group: Group,
 ) -> TrainingRun:
     """Opens the data, after preparing it where that was not done, and makes the model."""
+    sources = list(map(source_named, sources))  # each machine has copies of its own of what lies at addresses
     if recipe.start is None:
         data = obtain_data(sources, folder.data, recipe, reporter)
     else:

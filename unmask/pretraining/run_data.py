@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.addresses import origin_of
 from unmask.errors import DataError, SettingsError
 from unmask.masking.settings import needed_annotations
 from unmask.masking.vocabulary_tables import Tables
 from unmask.pretraining.run_reporter import Reporter
 from unmask.recipe.recipe import Recipe
-from unmask.shards.manifest import MANIFEST, Manifest, Split, load_manifest, verify_files
+from unmask.rows.order import is_mixed
+from unmask.shards.manifest import MANIFEST, Manifest, load_manifest
+from unmask.shards.opening import open_split
 from unmask.shards.preparation import prepare
 from unmask.shards.stages import preparation_settings
 from unmask.shards.store import TokenStore
@@ -110,20 +113,20 @@ def is_prepared(paths: Sequence[str | Path]) -> bool:
 
 
 def open_prepared(root: Path) -> PreparedData:
-    """Opens a data folder after checking every file in it.
+    """Opens a data folder. Its files are checked as `unmask.shards.opening` says.
 
     Raises:
         DataError: It is incomplete, damaged, or its tokenizer is not the one it was made with.
     """
     manifest = load_manifest(root)
-    verify_files(root, manifest)
     tokenizer = load_tokenizer(root / "tokenizer")
     if tokenizer.fingerprint != manifest.tokenizer_sha256:
         raise DataError(f"{root}: tokenizer/ is not the one that the shards were made with; prepare the data again")
     for name, split in (("training", manifest.train), ("validation", manifest.validation)):
         if not split.tokens:
             raise DataError(f"{root}: the {name} split holds no tokens; give more text")
-    return PreparedData(root, manifest, tokenizer, _store(root, manifest.train), _store(root, manifest.validation))
+    train, validation = (open_split(root, manifest, split) for split in (manifest.train, manifest.validation))
+    return PreparedData(root, manifest, tokenizer, train, validation)
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
@@ -150,11 +153,27 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
             prepare_by(recipe, paths, folder, reporter)
         data = open_prepared(folder)
     check_labels(recipe, data.manifest)
+    if (note := _on_fetching(data)) is not None:
+        reporter.note(note)
     for text in describe(data.manifest):
         reporter.note(text)
     if data.manifest.labels and recipe.objectives.label is None:
         reporter.note("the classes are not learned: that is asked for with --set objectives.label.weight=1")
     return data
+
+
+def _on_fetching(data: PreparedData) -> str | None:
+    """What the first step waits for, of data whose shards lie at an address; None: nothing."""
+    origin, split = origin_of(data.root), data.manifest.train
+    missing = sum(not (data.root / file.name).is_file() for file in split.files)
+    if origin is None or not missing:
+        return None
+    if is_mixed(split.pieces, split.tokens):
+        return (
+            f"{missing:,} shards are fetched from {origin} before the first step, since a text of this size is "
+            "shuffled as a whole"
+        )
+    return f"{missing:,} shards are fetched from {origin} while the training goes on"
 
 
 def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Reporter) -> None:
@@ -266,7 +285,3 @@ def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
                 f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
                 "leave these away, or prepare the text again with them"
             )
-
-
-def _store(root: Path, split: Split) -> TokenStore:
-    return TokenStore([root / file.name for file in split.files])

@@ -30,6 +30,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from unmask.addresses import lasting_source, source_named
 from unmask.claimed import ClaimedFolder
 from unmask.errors import RunError
 from unmask.files import write_atomically
@@ -152,18 +153,18 @@ def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Noti
 
     Raises:
         RunError: The run was begun on others, or the list of them is damaged.
-        CorpusError: As `keep_given`.
+        CorpusError: As `keep_given`; or what was at an address is not on this machine, and cannot be fetched.
     """
     if folder.holds_run:
         kept = _kept_sources(folder)
         new = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
-        if new and len(new) == len(paths or ()) and [_absolute(path) for path in new] != kept:
+        if new and len(new) == len(paths or ()) and [lasting_source(_absolute(path)) for path in new] != kept:
             raise RunError(
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
             )
-        return kept
+        return [source_named(name) for name in kept]
     given = [_absolute(path) for path in keep_given(paths or [packaged_corpus()], folder.root, notify=notify)]
-    write_atomically(folder.sources, json.dumps(given, indent=1) + "\n")
+    write_atomically(folder.sources, json.dumps([lasting_source(path) for path in given], indent=1) + "\n")
     return given
 
 

@@ -24,7 +24,7 @@ from unmask.settings import validated
 from unmask.shards.collocations import build_lexicon
 from unmask.shards.job_work import annotated_tokens
 from unmask.shards.lexicon_file import LexiconSettings, load_lexicon
-from unmask.shards.store import TokenChunk
+from unmask.shards.pieces import TokenChunk
 from unmask.text.annotation_plan import AnnotationPlan, Annotator
 from unmask.text.annotators import PIPELINES, SpacyPipeline
 from unmask.text.reading import check_characters

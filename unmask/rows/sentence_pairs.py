@@ -21,7 +21,8 @@ from unmask.errors import DataError
 from unmask.hashing import IS_WRONG, TAIL, mix
 from unmask.rows.packing import PackedRows
 from unmask.rows.pair_loops import Fragments, only_cuts, tails_and_partners
-from unmask.shards.store import GatheredPieces, TokenStore
+from unmask.shards.pieces import GatheredPieces
+from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 PairKind = Literal["next_sentence", "sentence_order"]
@@ -41,7 +42,7 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
             f"pairs for {kind} stand as [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take "
             "another tokenizer, or remove objectives.pairs"
         )
-    if kind == "next_sentence" and (store.document == store.document[0]).all():
+    if kind == "next_sentence" and store.is_one_document:
         raise DataError(
             "next_sentence takes the second half of a wrong pair from another document, but the text is one document; "
             "take sentence_order, or read the text as more documents (corpus.documents)"
@@ -54,8 +55,6 @@ def make_pairs(
     texts: GatheredPieces,
     *,
     key: int,
-    key_of_piece: NDArray[np.int64],
-    document_of_piece: NDArray[np.int64],
 ) -> PackedRows:
     """Makes a pair of every fragment of some rows. The rows keep their lengths.
 
@@ -69,18 +68,17 @@ def make_pairs(
         texts: Their tokens.
         key: A hash of seed and epoch; cuts and labels are functions of it and the fragment, whom a fragment exchanges
             with also of the others.
-        key_of_piece: [num_pieces], int64: a hash of each piece.
-        document_of_piece: [num_pieces], int64.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
     runs of sentences and wrong halves are drawn with replacement; here nothing of the text is lost or seen twice.
     """
-    bits = mix(mix(key_of_piece[rows.piece] ^ rows.start) + np.int64(key))
+    number = texts.number(rows.piece)
+    bits = mix(mix(texts.key[number] ^ rows.start) + np.int64(key))
     source = texts.places(rows.piece, rows.start)
     fragments = Fragments(
         source=source,
         length=rows.length,
-        document=document_of_piece[rows.piece],
+        document=texts.document[number],
         draw=TAIL.of(bits),
         only=only_cuts(source, rows.length, texts.word_starts),
         starts=texts.word_starts,

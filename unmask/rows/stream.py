@@ -1,7 +1,7 @@
 """An endless stream of packed rows whose place is a small cursor.
 
-Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens. Each window is packed,
-and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
+Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens (see `unmask.rows.order`). Each
+window is packed, and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
 
     pieces of a window ──▶ their tokens, gathered ──▶ packed rows, as columns ──▶ batches, filled from the tokens
 
@@ -23,17 +23,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import DataError
-from unmask.hashing import GOLDEN, mix, mix_ints, permutation
+from unmask.hashing import mix, mix_ints, permutation
+from unmask.rows.order import order_of
 from unmask.rows.packing import PackedRows, pack_pieces
 from unmask.rows.packing_loops import Placed, RowColumns, fill, fill_column, places_in_rows
 from unmask.rows.rows import Rows
 from unmask.rows.sentence_pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
-from unmask.shards.store import GatheredPieces, TokenStore
+from unmask.shards.pieces import GatheredPieces
+from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
-WINDOW_TOKENS = 1 << 20
 LABEL = "label"  # by which rows call the classes of documents
-_ORDER, _SHUFFLE = 1, 2
+_SHUFFLE = 2  # sets these hashes apart from others of the same seed
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class RowStream:
     ) -> None:
         if pairs is not None:
             check_pairs(pairs, store, tokenizer)
-        if with_labels and store.label is None:
+        if with_labels and not store.is_labelled:
             raise DataError("the text was prepared without classes; prepare it again with --set corpus.label=COLUMN")
         self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
@@ -181,9 +182,8 @@ class RowStream:
         self.seed = seed
         self.shuffle = shuffle
         self.pairs = pairs
-        self._label_of_piece = store.label if with_labels else None
-        self._key_of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
-        self._epochs: dict[int, list[NDArray[np.int64]]] = {}
+        self.with_labels = with_labels
+        self._order = order_of(store, seed=seed, shuffle=shuffle)
         self._window: Window | None = None
         self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
         self._next: tuple[Cursor, Future[Window]] | None = None
@@ -217,7 +217,7 @@ class RowStream:
         epoch = cursor.epoch
         taken: list[tuple[PackedRows, GatheredPieces]] = []
         wanted = num_rows
-        if cursor.window + 1 == len(self._windows(epoch)):  # the end of the epoch
+        if cursor.window + 1 == self._order.num_windows(epoch):  # the end of the epoch
             left = len(self.window(cursor).rows) - cursor.row
             wanted = math.ceil(left / math.ceil(left / num_rows))
         while wanted and cursor.epoch == epoch:
@@ -228,8 +228,8 @@ class RowStream:
             cursor = self._advance(cursor, len(rows), len(window.rows))
         num_tokens = sum(rows.num_tokens for rows, _ in taken)
         taken = _shared(taken, share)
-        pieces = np.concatenate([rows.piece[rows.half == 0] for rows, _ in taken])
-        return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, self.store.draw[pieces])
+        draws = [texts.draw[texts.number(rows.piece[rows.half == 0])] for rows, texts in taken]
+        return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, np.concatenate(draws))
 
     def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
         if cursor.row + taken < window_rows:
@@ -239,22 +239,9 @@ class RowStream:
     def _behind(self, cursor: Cursor) -> Cursor:
         """Where the window behind that of a cursor begins."""
         lengths = ((0, cursor.lengths[-1][1]),)
-        if cursor.window + 1 < len(self._windows(cursor.epoch)):
+        if cursor.window + 1 < self._order.num_windows(cursor.epoch):
             return Cursor(cursor.epoch, cursor.window + 1, 0, lengths)
         return Cursor(cursor.epoch + 1, 0, 0, lengths)
-
-    def _windows(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The pieces of each window of an epoch."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            size = len(self.store)
-            order = permutation(size, _ORDER, self.seed, epoch) if self.shuffle else np.arange(size)
-            before = np.cumsum(self.store.lengths[order]) - self.store.lengths[order]
-            cuts = np.flatnonzero(np.diff(before // WINDOW_TOKENS)) + 1
-            found = np.split(order, cuts)
-            self._epochs = {number: each for number, each in self._epochs.items() if abs(number - epoch) == 1}
-            self._epochs[epoch] = found
-        return found
 
     def window(self, cursor: Cursor) -> Window:
         """The window that a cursor is in."""
@@ -274,12 +261,13 @@ class RowStream:
 
     def _made(self, place: Cursor, last: Window | None) -> Window:
         """A window's rows; packed several times, where their length was changed within the window."""
-        pieces = self._windows(place.epoch)[place.window]
+        pieces = self._order.pieces(place.epoch, place.window)
         if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):
             texts = last.texts
         else:
             texts = self.store.gather(pieces)
-        left = pieces, np.zeros_like(pieces), self.store.lengths[pieces]
+            self.store.ahead(self._order.ahead(place.epoch, place.window))
+        left = pieces, np.zeros_like(pieces), texts.lengths[texts.number(pieces)]
         rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
         for begin, length in place.lengths:
             if begin:
@@ -316,8 +304,6 @@ class RowStream:
             rows,
             texts,
             key=mix_ints(PAIRS, self.seed, epoch),
-            key_of_piece=self._key_of_piece,
-            document_of_piece=self.store.document,
         )
 
     def _filled(self, taken: Sequence[tuple[PackedRows, GatheredPieces]], length: int) -> Rows:
@@ -340,7 +326,7 @@ class RowStream:
         )
         annotations = {name: np.zeros(size, dtype=np.int64) for name in self.store.annotations}
         of_pairs = {} if self.pairs is None else {self.pairs: np.full(size, -1, dtype=np.int64)}
-        of_documents = {} if self._label_of_piece is None else {LABEL: np.full(size, -1, dtype=np.int64)}
+        of_documents = {} if not self.with_labels else {LABEL: np.full(size, -1, dtype=np.int64)}
         begin = 0
         for rows, texts in taken:
             end = begin + len(rows) * length
@@ -352,7 +338,7 @@ class RowStream:
                 self.tokenizer.ordinary,  # special, unknown and padding tokens are not
                 -1 if special.cls is None else special.cls,
                 -1 if special.sep is None else special.sep,
-                self._label_of_piece is not None,
+                self.with_labels,
                 columns.part(begin, end),
             )[rows.half == 0]
             for name, values in annotations.items():
@@ -360,7 +346,7 @@ class RowStream:
             for values in of_pairs.values():
                 values[begin + first] = rows.label[rows.half == 0]
             for values in of_documents.values():
-                values[begin + first] = self._labels(rows)
+                values[begin + first] = self._labels(rows, texts)
             begin = end
 
         def in_rows(column: NDArray[Any]) -> Tensor:
@@ -390,12 +376,13 @@ class RowStream:
             length=rows.length,
             half=rows.half,
             number=segment - before,
-            key=mix(self._key_of_piece[rows.piece] ^ rows.start),
+            key=mix(texts.key[texts.number(rows.piece)] ^ rows.start),
         )
 
-    def _labels(self, rows: PackedRows) -> NDArray[np.int64]:
+    @staticmethod
+    def _labels(rows: PackedRows, texts: GatheredPieces) -> NDArray[np.int64]:
         """The class of each segment's text; -1 where it is not known, or where the halves of a pair differ in it."""
-        assert self._label_of_piece is not None
-        label = self._label_of_piece[rows.piece]
+        assert texts.label is not None
+        label = texts.label[texts.number(rows.piece)]
         differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
         return np.where(differs, -1, label)[rows.half == 0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unmask.progress import Notify, counted, ignore
 from unmask.shards.key_counter import RUN_KEYS, Counter
 from unmask.shards.lexicon_file import Lexicon, LexiconSettings
-from unmask.shards.store import TokenChunk
+from unmask.shards.pieces import TokenChunk
 from unmask.shards.token_words import TokenWords, WordReader
 from unmask.shards.word_ngrams import Census, gather, pmi_of, take_census
 from unmask.tokenizer.tokenizer import Tokenizer

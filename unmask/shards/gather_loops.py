@@ -40,3 +40,21 @@ def gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np
         for i in range(size[n]):
             into[place + i] = stretch[i]
         place += size[n]
+
+
+@compiled
+def read_int64(address: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of 8 bytes at each address."""
+    found = np.empty(len(address), dtype=np.int64)
+    for n in range(len(address)):
+        found[n] = carray(_at_address(address[n]), (8,), np.uint8).view(np.int64)[0]
+    return found
+
+
+@compiled
+def read_int32(address: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of 4 bytes at each address."""
+    found = np.empty(len(address), dtype=np.int64)
+    for n in range(len(address)):
+        found[n] = carray(_at_address(address[n]), (4,), np.uint8).view(np.int32)[0]
+    return found

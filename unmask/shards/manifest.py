@@ -147,8 +147,31 @@ def verify_files(root: Path, manifest: Manifest) -> None:
     """
     for split in (manifest.train, manifest.validation):
         for entry in split.files:
-            path = root / entry.name
-            if not path.is_file():
-                raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")
-            if file_sha256(path) != entry.sha256:
-                raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
+            check_file(root, entry)
+
+
+def check_file(root: Path, entry: ShardFile) -> None:
+    """Checks a shard against its checksum.
+
+    Raises:
+        DataError: It is missing or changed.
+    """
+    check_is_there(root, entry)
+    path = root / entry.name
+    try:
+        is_same = file_sha256(path) == entry.sha256
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error
+    if not is_same:
+        raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
+
+
+def check_is_there(root: Path, entry: ShardFile) -> None:
+    """Makes sure that a shard is where the manifest says.
+
+    Raises:
+        DataError: It is not.
+    """
+    path = root / entry.name
+    if not path.is_file():
+        raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")

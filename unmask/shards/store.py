@@ -18,10 +18,11 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +31,10 @@ from numpy.typing import NDArray
 from unmask.errors import DataError
 from unmask.files import write_atomically
 from unmask.shards.gather_loops import gather
+from unmask.shards.mapped import COLUMNS, DRAW, GROUP, LABEL, MappedShard, OpenShards, ShardCounts
+from unmask.shards.pieces import GatheredPieces, TokenChunk
 
 Widths = Mapping[str, type[np.unsignedinteger]]
-_COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
-_LABEL, _GROUP = "label", "group"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def schema_for(
             "document": pa.int64(),
             "offset": pa.int64(),
             "num_bytes": pa.int64(),
-            **({_LABEL: pa.int64()} if labelled else {}),
-            **({_GROUP: pa.int64()} if grouped else {}),
+            **({LABEL: pa.int64()} if labelled else {}),
+            **({GROUP: pa.int64()} if grouped else {}),
             **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
         }
     )
@@ -177,9 +178,9 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.word_starts.view(np.uint8))),
         *(pa.array(column) for column in (batch.document, batch.offset, batch.num_bytes)),
     ]
-    if _LABEL in schema.names:
+    if LABEL in schema.names:
         columns.append(pa.array(batch.label))
-    if _GROUP in schema.names:
+    if GROUP in schema.names:
         columns.append(pa.array(batch.document if batch.group is None else batch.group))
     for name in schema.names[len(columns) :]:
         width = schema.field(name).type.value_type.to_pandas_dtype()
@@ -187,169 +188,183 @@ def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class TokenChunk(NamedTuple):
-    """Some pieces, one behind another, without a copy.
-
-    Attributes:
-        input_ids: [num_tokens].
-        word_starts: [num_tokens].
-        lengths: [num_pieces], int64: tokens of each.
-    """
-
-    input_ids: NDArray[np.generic]
-    word_starts: NDArray[np.uint8]
-    lengths: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class GatheredPieces:
-    """Some pieces, copied one behind another.
-
-    Attributes:
-        piece: [num_pieces], int64: their numbers, in order.
-        begin: [num_pieces], int64: where each begins.
-        input_ids: [num_tokens].
-        word_starts: [num_tokens], uint8.
-        annotations: By column, [num_tokens].
-    """
-
-    piece: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    input_ids: NDArray[np.unsignedinteger]
-    word_starts: NDArray[np.uint8]
-    annotations: Mapping[str, NDArray[np.unsignedinteger]]
-
-    def places(self, piece: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a token of each of some pieces stands here: the one with the number `start` of its piece."""
-        return self.begin[np.searchsorted(self.piece, piece)] + start
-
-
-class _Column:
-    """One column of tokens in all record batches: the memory that each begins at."""
-
-    def __init__(self, values: Sequence[NDArray[np.unsignedinteger]]) -> None:
-        self.dtype = values[0].dtype
-        if any(each.dtype != self.dtype for each in values):
-            raise DataError("shards of one split have columns of different widths; prepare the data again")
-        self._address = np.array([each.__array_interface__["data"][0] for each in values], dtype=np.int64)
-
-    def gather(
-        self, chunk: NDArray[np.int64], begin: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> NDArray[np.unsignedinteger]:
-        """So many values of each of some record batches, from their places on, one behind another."""
-        size = self.dtype.itemsize
-        found = np.empty(int(lengths.sum()), dtype=self.dtype)
-        gather(self._address[chunk] + begin * size, lengths * size, found.view(np.uint8))
-        return found
-
-
 class TokenStore:
-    """All pieces of a split, memory-mapped.
+    """All pieces of a split. Shards are mapped when something of them is wanted (see `unmask.shards.mapped`).
+
+    Whole columns (`lengths` and so on) are read from all shards when they are first asked for, and take 8 bytes a piece
+    from then on: for splits that are known to be small. `gather` is for those of any size.
 
     Attributes:
-        lengths: [num_pieces], int64: tokens of each piece.
-        document, offset, num_bytes: [num_pieces], int64: as in the shards.
+        counts: How much is in each shard.
         annotations: Names of the columns of annotation.
-        label: [num_pieces], int64: number of each piece's class, -1 where it has none; None where the data was
-            prepared without classes.
-        draw: [num_pieces], int64: what each piece is a draw of: its group where groups were held out, else its
-            document.
-        grouped: Whether groups were held out.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        entries: Sequence[ShardFile] | None = None,
+        *,
+        ready: Callable[[int], None] = lambda number: None,
+        ahead: Callable[[Sequence[int]], None] = lambda numbers: None,
+    ) -> None:
         """Opens the shards of a split, in order.
 
+        Args:
+            files: Their paths.
+            entries: What the manifest says of them; None: all are opened at once.
+            ready: Called with the number of a shard before it is first opened: waits for it and checks it.
+            ahead: Told which shards are wanted next, so that they may be fetched.
+
         Raises:
-            DataError: A file is missing or is not a token shard.
+            DataError: The first one is missing or is not a token shard; without entries, any.
         """
-        self._ids: list[NDArray[np.unsignedinteger]] = []
-        self._starts: list[NDArray[np.uint8]] = []
-        self._annotations: list[dict[str, NDArray[np.unsignedinteger]]] = []
-        chunk_of, begin_of, columns = [], [], []
-        labels: list[NDArray[np.int64]] = []
-        draws: list[NDArray[np.int64]] = []
-        self.grouped = False
-        for file in files:
-            for batch in _read_batches(file):
-                offsets = batch["input_ids"].offsets.to_numpy()
-                self._ids.append(batch["input_ids"].values.to_numpy())
-                self._starts.append(batch["word_starts"].values.to_numpy())
-                names = [name for name in batch.schema.names if name not in (*_COLUMNS, _LABEL, _GROUP)]
-                self._annotations.append({name: batch[name].values.to_numpy() for name in names})
-                chunk_of.append(np.full(len(batch), len(self._ids) - 1, dtype=np.int64))
-                begin_of.append(offsets.astype(np.int64))
-                columns.append([batch[name].to_numpy() for name in ("document", "offset", "num_bytes")])
-                if _LABEL in batch.schema.names:
-                    labels.append(batch[_LABEL].to_numpy())
-                self.grouped |= _GROUP in batch.schema.names
-                draws.append(batch[_GROUP if _GROUP in batch.schema.names else "document"].to_numpy())
-        if not columns:
+        counts = None
+        if entries is not None:
+            pieces, tokens = ([getattr(entry, name) for entry in entries] for name in ("pieces", "tokens"))
+            counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
+        self._shards = OpenShards(files, counts, ready)
+        self.counts = self._shards.counts
+        if not self.counts.pieces.sum():
             raise DataError("the split holds no rows")
-        self.annotations: tuple[str, ...] = tuple(self._annotations[0])
-        self._chunk = np.concatenate(chunk_of)
-        self._begin = np.concatenate([begin[:-1] for begin in begin_of])
-        self.lengths: NDArray[np.int64] = np.concatenate([np.diff(begin) for begin in begin_of])
-        self.document, self.offset, self.num_bytes = (np.concatenate(c) for c in zip(*columns, strict=True))
-        self.label: NDArray[np.int64] | None = np.concatenate(labels) if labels else None
-        self.draw: NDArray[np.int64] = np.concatenate(draws)
-        self._columns = {
-            "input_ids": _Column(self._ids),
-            "word_starts": _Column(self._starts),
-            **{name: _Column([each[name] for each in self._annotations]) for name in self.annotations},
-        }
+        self.ahead = ahead
+        self._ends: list[int] = np.cumsum(self.counts.pieces).tolist()
+        self._first = self._shards.shard(int(np.flatnonzero(self.counts.pieces)[0]))
+        self.annotations: tuple[str, ...] = self._first.annotations
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self._ends[-1]
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all pieces."""
-        return int(self.lengths.sum())
+        return int(self.counts.tokens.sum())
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the data was prepared with classes."""
+        return self._first.is_labelled
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether groups were held out. Only shards with such a text say so, so that all may have to be opened."""
+        return any(shard.is_grouped for shard in self._in_order())
+
+    @property
+    def is_one_document(self) -> bool:
+        """Whether all pieces are of one document. Documents are numbered as they come."""
+        ends = self.gather(np.array([0, len(self) - 1])).document
+        return bool(ends[0] == ends[1])
+
+    def _in_order(self) -> Iterator[MappedShard]:
+        return (self._shards.to_read(number) for number in range(len(self._shards)))
+
+    def _whole(self, name: str) -> NDArray[np.int64]:
+        self._shards.make_ready(range(len(self._shards)))
+        return np.concatenate([s.numbers(n, name) for s in self._in_order() for n in range(len(s.batches))])
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[num_pieces], int64: tokens of each piece."""
+        return self._whole("lengths")
+
+    @cached_property
+    def document(self) -> NDArray[np.int64]:
+        """[num_pieces], int64: as in the shards."""
+        return self._whole("document")
+
+    @cached_property
+    def offset(self) -> NDArray[np.int64]:
+        """[num_pieces], int64: as in the shards."""
+        return self._whole("offset")
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """[num_pieces], int64: as in the shards."""
+        return self._whole("num_bytes")
+
+    @cached_property
+    def draw(self) -> NDArray[np.int64]:
+        """[num_pieces], int64: what each is a draw of: its group where groups were held out, else its document."""
+        return self._whole(DRAW)
+
+    @cached_property
+    def label(self) -> NDArray[np.int64] | None:
+        """[num_pieces], int64: number of each piece's class, -1 where it has none; None where there are no classes."""
+        return self._whole(LABEL) if self.is_labelled else None
+
+    def _place(self, piece: int) -> tuple[MappedShard, int, int]:
+        """The shard of a piece, its record batch there, and where it begins in the tokens of that."""
+        number = bisect_right(self._ends, piece)
+        shard = self._shards.to_read(number)
+        local = piece - int(self._shards.before[number])
+        batch = int(np.searchsorted(shard.first, local, side="right")) - 1
+        return shard, batch, int(shard.begins(batch)[local - shard.first[batch]])
 
     def read(self, piece: int, start: int, length: int) -> tuple[NDArray[np.generic], NDArray[np.uint8]]:
         """The ids and word starts of `length` tokens of a piece from token `start` on, without a copy."""
-        chunk, begin = self._chunk[piece], self._begin[piece] + start
-        return self._ids[chunk][begin : begin + length], self._starts[chunk][begin : begin + length]
+        shard, batch, begin = self._place(piece)
+        tokens = slice(begin + start, begin + start + length)
+        return shard.tokens(batch, "input_ids")[tokens], shard.tokens(batch, "word_starts")[tokens].view(np.uint8)
 
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
-        """Copies of some pieces, whose order does not matter."""
+        """Copies of some pieces, whose order does not matter.
+
+        Raises:
+            DataError: A shard of theirs is missing or damaged.
+        """
         pieces = np.sort(pieces)
-        lengths = self.lengths[pieces]
-        found = {
-            name: column.gather(self._chunk[pieces], self._begin[pieces], lengths)
-            for name, column in self._columns.items()
-        }
-        input_ids, word_starts = found.pop("input_ids"), found.pop("word_starts")
-        return GatheredPieces(pieces, np.cumsum(lengths) - lengths, input_ids, word_starts, found)
+        columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
+        numbers = {name: np.empty(len(pieces), dtype=np.int64) for name in columns}
+        tokens: dict[str, list[NDArray[np.unsignedinteger]]] = {name: [] for name in self._first.types}
+        lengths = np.empty(len(pieces), dtype=np.int64)
+        for located in self._shards.locate(pieces):
+            begin, length = located.stretch()
+            lengths[located.pieces] = length
+            for name, values in numbers.items():
+                values[located.pieces] = located.number(name)
+            for name, parts in tokens.items():
+                parts.append(_gathered(located.addresses(name), begin, length, self._first.types[name]))
+        found = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in tokens.items()}
+        return GatheredPieces(
+            pieces,
+            np.cumsum(lengths) - lengths,
+            lengths,
+            found.pop("input_ids"),
+            found.pop("word_starts").view(np.uint8),
+            document=numbers["document"],
+            offset=numbers["offset"],
+            draw=numbers[DRAW],
+            label=numbers.get(LABEL),
+            annotations=found,
+        )
 
     def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
         """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""
-        pieces = np.flatnonzero(np.diff(self._chunk, prepend=-1))
-        for first, end in zip(pieces, [*pieces[1:], len(self)], strict=True):
-            chunk = int(self._chunk[first])
-            ends = np.cumsum(self.lengths[first:end])
-            done = 0
-            while done < len(ends):
-                before = int(ends[done - 1]) if done else 0
-                upto = max(done + 1, int(np.searchsorted(ends, before + num_tokens, side="right")))
-                tokens = slice(int(self._begin[first + done]), int(self._begin[first]) + int(ends[upto - 1]))
-                lengths = self.lengths[first + done : first + upto]
-                yield TokenChunk(self._ids[chunk][tokens], self._starts[chunk][tokens], lengths)
-                done = upto
+        for shard in self._in_order():
+            for batch in range(len(shard.batches)):
+                ids, starts = (shard.tokens(batch, name) for name in COLUMNS[:2])
+                begins = shard.begins(batch).astype(np.int64)
+                done = 0
+                while done + 1 < len(begins):
+                    upto = max(done + 1, int(np.searchsorted(begins, begins[done] + num_tokens, side="right")) - 1)
+                    tokens = slice(int(begins[done]), int(begins[upto]))
+                    yield TokenChunk(ids[tokens], starts[tokens].view(np.uint8), np.diff(begins[done : upto + 1]))
+                    done = upto
 
     def read_annotation(self, name: str, piece: int, start: int, length: int) -> NDArray[np.unsignedinteger]:
         """A column of annotation at `length` tokens of a piece from token `start` on, without a copy."""
-        begin = self._begin[piece] + start
-        return self._annotations[self._chunk[piece]][name][begin : begin + length]
+        shard, batch, begin = self._place(piece)
+        return shard.tokens(batch, name)[begin + start : begin + start + length]
 
 
-def _read_batches(file: Path) -> list[pa.RecordBatch]:
-    try:
-        with pa.memory_map(str(file)) as source:
-            return list(pa.ipc.open_stream(source))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{file}: not a readable token shard ({error}); prepare the data again") from error
+def _gathered(
+    address: NDArray[np.int64], begin: NDArray[np.int64], lengths: NDArray[np.int64], dtype: np.dtype[np.generic]
+) -> NDArray[np.unsignedinteger]:
+    """So many values from some addresses and places behind them on, one behind another."""
+    size = dtype.itemsize
+    found: NDArray[np.unsignedinteger] = np.empty(int(lengths.sum()), dtype=dtype)
+    gather(address + begin * size, lengths * size, found.view(np.uint8))
+    return found
 
 
 CHUNK_TOKENS = 1 << 24
@@ -361,13 +376,8 @@ def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64
     Only some strategies need it. Memory is bounded: rows are taken in groups of some million tokens.
     """
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
-    ends = np.cumsum(store.lengths)
-    cuts = np.flatnonzero(np.diff(ends // CHUNK_TOKENS, prepend=0)).tolist()
-    for begin, end in zip([0, *cuts], [*cuts, len(store)], strict=True):
-        if begin == end:
-            continue
-        ids = np.concatenate([store.read(piece, 0, int(store.lengths[piece]))[0] for piece in range(begin, end)])
-        piece_of = np.repeat(np.arange(end - begin, dtype=np.int64), store.lengths[begin:end])
-        pairs = np.unique(piece_of * vocab_size + ids.astype(np.int64))
+    for chunk in store.chunks(CHUNK_TOKENS):
+        piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)
+        pairs = np.unique(piece_of * vocab_size + chunk.input_ids.astype(np.int64))
         counts += np.bincount(pairs % vocab_size, minlength=vocab_size)
     return counts

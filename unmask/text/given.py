@@ -21,10 +21,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unmask.addresses import address_of, with_local_copies
 from unmask.errors import CorpusError
 from unmask.files import whole_folder, writing
 from unmask.progress import Notify, Progress, ignore
-from unmask.text.addresses import address_of, with_local_copies
 from unmask.text.pipes import STDIN, StreamNames, is_stream, keep_stream
 from unmask.text.reading import bare_suffix
 from unmask.text.sources import SUFFIXES, part_named
@@ -77,7 +77,7 @@ def told_apart(texts: Texts | None) -> list[Named] | None:
 
     A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
     does and there is white space in one. Whatever else can be gone through is texts or rows. What an address names
-    (`s3://bucket/corpus`) is fetched, see `unmask.text.addresses`.
+    (`s3://bucket/corpus`) is fetched, see `unmask.addresses`.
 
     Raises:
         CorpusError: There is nothing in it, it is neither, or an address cannot be read.

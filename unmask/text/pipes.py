@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from unmask.addresses import lasting_source, source_named
 from unmask.errors import CorpusError
 from unmask.files import writing
 from unmask.text.reading import CHUNK_BYTES, COMPRESSIONS, bare_suffix
@@ -66,12 +67,17 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
             file = files.file_of(name)
             found.append(STDIN if file == STDIN_FILE else _MARK.format(file))
         else:
-            found.append(str(name))
+            found.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
     return found
 
 
 def kept_source(folder: Path, name: str) -> str:
-    """Where what `names_to_keep` names lies now, for data that was prepared in a folder."""
+    """Where what `names_to_keep` names lies now, for data that was prepared in a folder.
+
+    Raises:
+        CorpusError: It has an address, and cannot be fetched from there or has changed.
+    """
+    name = source_named(name)
     if name == STDIN:
         return str(folder / STDIN_FILE)
     before, after = _MARK.split("{}")

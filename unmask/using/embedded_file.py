@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.addresses import address_of
 from unmask.errors import CorpusError
 from unmask.folders.layout_names import Pooling
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
+from unmask.staged import staged_file
 from unmask.text.pipes import readable
 from unmask.text.sources import TextColumn
 from unmask.text.table_rows import AskedColumn
@@ -98,7 +100,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         model: A model, its folder, or its name on the hub.
         file: Text, a text a line; or a table, or any other kind that is read. Also `-`, standard input, or a pipe: of
             lines.
-        out: A .npy file; or .parquet, which holds ids.
+        out: A .npy file; or .parquet, which holds ids. Also at an address.
         pooling, normalize, long_texts: As for `Model.embed_settings`.
         column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
         precision, strict: As for `load`.
@@ -109,12 +111,11 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     Raises:
         UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
     """
-    target = Path(out)
-    check_out(target, overwrite=overwrite)
+    check_out(Path(out), overwrite=overwrite)
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
     loaded.to(choose_device())
-    with readable(file) as here:
+    with staged_file(out, overwrite=overwrite) as target, readable(file) as here:
         texts = TextFile(here, column=column, id_column=id_column)
         keep_freed_memory()
         size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
@@ -137,7 +138,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         longest = loaded.embedder.config.max_position_embeddings
         note(f"longer than the model's {longest} tokens, and {what}: {report.long_texts:,} texts")
     figures: dict[str, Any] = {
-        "out": str(target),
+        "out": address_of(out) or str(out),
         "dimension": loaded.embedder.config.hidden_size,
         "pooling": how.pooling,
         "normalize": how.normalize,

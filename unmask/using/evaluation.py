@@ -31,8 +31,8 @@ from unmask.notebook import usual_notify
 from unmask.progress import Notify, counted
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.settings import validated
-from unmask.shards.manifest import MANIFEST, load_manifest, verify_files
-from unmask.shards.store import TokenStore
+from unmask.shards.manifest import MANIFEST, load_manifest
+from unmask.shards.opening import open_split
 from unmask.text.corpus import Corpus
 from unmask.text.given import Texts, keep_given, told_apart
 from unmask.text.settings import CorpusSettings
@@ -324,10 +324,9 @@ def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, colu
 
 def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
     manifest = load_manifest(root)
-    verify_files(root, manifest)
     if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
         raise SettingsError(f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself")
-    store = TokenStore([root / file.name for file in manifest.validation.files])
+    store = open_split(root, manifest, manifest.validation)
     share = min(1.0, max_tokens / max(store.num_tokens, 1))
     passages = list(passages_of_store(store, scorable.tokenizer, share=share))
     return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {}, unit_of(store))

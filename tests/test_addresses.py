@@ -148,7 +148,9 @@ def test_shards_come_before_they_are_wanted(
     split = replace(manifest.train, files=manifest.train.files + manifest.validation.files)
     server.fetched.clear()
     store = opening.open_split(root, manifest, split)
-    assert [Path(name).name for name in server.fetched] == ["00000.arrow"], "the first says which columns there are"
+    assert [Path(name).name for name in server.fetched] == ["00000-00000.arrow"], (
+        "the first says which columns there are"
+    )
     store.ahead([len(split.files) - 1, 0])
     deadline = time.monotonic() + 20
     while not (root / split.files[-1].name).is_file():

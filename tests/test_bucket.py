@@ -166,8 +166,9 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     assert code == 0, errors
     assert "going on from step" in errors
     there = fetched("runs/a", tmp_path / "there")
-    kept = [path.relative_to(there).as_posix() for path in there.glob("checkpoints/*/state.json")]
-    assert kept == ["checkpoints/step-00000400/state.json"]
+    kept = sorted(path.parent.name for path in there.glob("checkpoints/*/state.json"))
+    assert kept[-1] == "step-00000400"
+    assert len(kept) <= 2
     assert not (there / ".lock.json").exists()
     code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
     assert code == 0, errors

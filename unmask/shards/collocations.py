@@ -103,6 +103,7 @@ def _from_counts(counter: Counter, frequencies: NDArray[np.int64]) -> NDArray[np
     return np.maximum(found, 0.0).astype(np.float32)
 
 
+_ROUNDING = 1e-12  # of a sum of logarithms: words that stand together as often as chance has it are no collocation
 CHUNK_TOKENS = 1 << 19
 
 Chunks = Callable[[], Iterator[TokenChunk]]
@@ -173,7 +174,7 @@ def _lexicon(
     spell, pmi = census.spellings, pmi_of(census)
     scores, counts, keys, words = [], [], [], []
     for level, score in list(zip(census.levels, pmi, strict=True))[1:]:
-        good = spell.whole[level.words[:, 0]] & spell.whole[level.words[:, -1]] & (score > 0)
+        good = spell.whole[level.words[:, 0]] & spell.whole[level.words[:, -1]] & (score > _ROUNDING)
         padded = np.full((int(good.sum()), settings.max_words), -1, dtype=np.int64)
         padded[:, : level.words.shape[1]] = level.words[good]
         scores.append(score[good])

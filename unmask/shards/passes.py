@@ -342,7 +342,7 @@ class TaskDoer:
                     told = 0
                 if piece.label is not None and piece.label not in labels:
                     labels.add(piece.label)
-                    check_number(labels, corpus.settings.label)
+                    check_number(labels, corpus.settings.label, piece.label)
                 if sample is not None and (not is_held or sample.held_too):
                     takes = sample.takes(piece.text) if piece.offset == 0 else takes
                     if takes or sample.share >= 1.0:

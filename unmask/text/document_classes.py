@@ -63,12 +63,12 @@ def label_names(pieces: Iterable[tuple[TextPiece, bool]], column: str | int) -> 
     for piece, _ in pieces:
         if piece.label is not None:
             seen.add(piece.label)
-            check_number(seen, column)
+            check_number(seen, column, piece.label)
     return ordered(seen, column)
 
 
-def check_number(seen: Collection[str], column: str | int | None) -> None:
-    """Makes sure that values of a column may be classes.
+def check_number(seen: Collection[str], column: str | int | None, newest: str) -> None:
+    """Makes sure that values of a column, the newest among them, may be classes.
 
     Raises:
         CorpusError: There are more than 10,000.
@@ -76,7 +76,7 @@ def check_number(seen: Collection[str], column: str | int | None) -> None:
     if len(seen) > MOST_CLASSES:
         raise CorpusError(
             f"corpus.label = {str(column)!r} has more than {MOST_CLASSES:,} different values, such as "
-            f"{next(iter(seen))!r}: these are no classes; name another column"
+            f"{newest!r}: these are no classes; name another column"
         )
 
 

@@ -111,7 +111,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     Raises:
         UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
     """
-    check_out(Path(out), overwrite=overwrite)
+    check_out(out, overwrite=overwrite)
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
     loaded.to(choose_device())

@@ -71,10 +71,10 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
                 found[number_of.get(id_, missing)] = grade
             chosen.append((query, found))
     if not chosen:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in passed.items()) or "it is empty"
         raise CorpusError(
             f"{root / QRELS / split}.tsv: none of its judgements is of a query in {QUERIES} and a document in {CORPUS} "
-            f"that is relevant to it ({', '.join(f'{count:,} {why}' for why, count in passed.items()) or 'it is empty'})"
-            "; mind that the ids are those of `_id`"
+            f"that is relevant to it ({why}); mind that ids are those of `_id`"
         )
     if num_queries is not None and len(chosen) > num_queries:
         kept = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
@@ -102,7 +102,9 @@ def _corpus(file: Path) -> tuple[list[str], list[str]]:
 
 def _records(file: Path, name: str, *, title: bool = False) -> Iterator[tuple[str, str]]:
     if not file.is_file():
-        raise CorpusError(f"{file}: there is no such file; a folder of BEIR has {CORPUS}, {QUERIES} and {QRELS}/test.tsv")
+        raise CorpusError(
+            f"{file}: there is no such file; a folder of BEIR has {CORPUS}, {QUERIES} and {QRELS}/test.tsv"
+        )
     seen = set()
     for number, row in json_rows(file, BadInput(skip=False, way_out=None)):
         id_, text = row.get("_id"), row.get(name)

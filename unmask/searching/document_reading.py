@@ -172,7 +172,9 @@ def first_line_title(text: str) -> str | None:
     return None if line[-1] in ".,;:!?\"'”’)" else line
 
 
-def _columns_of(source: Source, id_column: str | None, title_column: str | None) -> tuple[str | None, str | None] | None:
+def _columns_of(
+    source: Source, id_column: str | None, title_column: str | None
+) -> tuple[str | None, str | None] | None:
     """Where ids and titles of a table stand; None of what is no table."""
     if not source.is_table:
         return None

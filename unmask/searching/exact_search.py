@@ -162,16 +162,15 @@ class _Best:
         scores = np.concatenate([self.scores, scores])
         passages = np.concatenate([self.passages, block.first + passages])
         order = np.lexsort((passages, documents, -scores, queries))
-        queries, documents, scores, passages = (a[order] for a in (queries, documents, scores, passages))
+        queries, documents, scores, passages = queries[order], documents[order], scores[order], passages[order]
         # The first of a document's passages is its best; a document may stand in two blocks.
         _, first = np.unique(queries * (documents.max() + 1) + documents, return_index=True)
         first.sort()
         of_query = queries[first]
         begins = np.searchsorted(of_query, np.arange(len(self.kth_Q)))
         kept = first[np.arange(len(first)) - begins[of_query] < self.top_k]
-        self.queries, self.documents, self.scores, self.passages = (
-            a[kept] for a in (queries, documents, scores, passages)
-        )
+        self.queries, self.documents = queries[kept], documents[kept]
+        self.scores, self.passages = scores[kept], passages[kept]
         ends = np.searchsorted(self.queries, np.arange(len(self.kth_Q)), side="right")
         is_full = np.bincount(self.queries, minlength=len(self.kth_Q)) == self.top_k
         self.kth_Q[is_full] = self.scores[ends[is_full] - 1]

@@ -1,6 +1,6 @@
 """Making an index: documents are cut into passages, embedded block by block, and written as each block is done.
 
-    DocumentFiles ──▶ PassageCutter ──▶ blocks of passages ──skip those that are there──▶ vectors ──▶ blocks/00000.npy
+DocumentFiles ──▶ PassageCutter ──▶ blocks of passages ──skip those that are there──▶ vectors ──▶ blocks/00000.npy
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,30 @@ from unmask.searching.index_folder import VERSION, IndexFiles, hash_of, read_fac
 from unmask.searching.passage_cutting import PassageCutter, TextPassage
 from unmask.searching.search_encoder import SearchEncoder
 from unmask.text.given import keep_given, told_apart
+from unmask.text.pipes import is_stream
 from unmask.text.table_rows import AskedColumn
 
 APPROXIMATE_FROM = 1_000_000  # passages
 _MAY_DIFFER = ("model",)  # where it lies; what it is is compared by its fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How an index is made.
+
+    Attributes:
+        name: By which the model is found again.
+        reading: Options of `DocumentFiles`.
+        resume, overwrite: Go on with what is there, or replace it.
+        approximate: Whether a graph for approximate search is made; None: above a million passages, if usearch is
+            there.
+    """
+
+    name: str
+    reading: dict[str, Any]
+    resume: bool = False
+    overwrite: bool = False
+    approximate: bool | None = None
 
 
 def build_index(
@@ -34,24 +54,17 @@ def build_index(
     texts: Any,
     out: Path,
     *,
-    name: str,
-    reading: dict[str, Any],
-    resume: bool,
-    overwrite: bool,
-    approximate: bool | None,
+    options: BuildOptions,
     note: Callable[[str], None],
     notify: Notify,
-) -> None:  # noqa: PLR0913
+) -> None:
     """Makes an index in a folder, or goes on with one.
 
     Args:
         encoder: What embeds.
         texts: As a user gives them; see `told_apart`.
         out: The folder.
-        name: By which the model is found again.
-        reading: Options of `DocumentFiles`.
-        resume, overwrite: Go on with what is there, or replace it.
-        approximate: Whether a graph for approximate search is made; None: above a million passages, if usearch is there.
+        options: How.
         note, notify: Told of decisions and of progress.
 
     Raises:
@@ -59,24 +72,23 @@ def build_index(
             is asked for and usearch is not installed.
     """
     files = IndexFiles(out)
-    if approximate and (missing := why_missing()) is not None:
+    if options.approximate and (missing := why_missing()) is not None:
         raise RunError(f"--approximate: {missing}")
     named = told_apart(texts) or []
-    files.claimed.check(
-        resume=resume, overwrite=overwrite, inputs=[path for path in named if isinstance(path, Path)]
-    )
+    inputs = [path for path in named if isinstance(path, str | Path) and not is_stream(path)]
+    files.claimed.check(resume=options.resume, overwrite=options.overwrite, inputs=map(Path, inputs))
     with files.claimed.held():
-        if overwrite:
+        if options.overwrite:
             files.claimed.clear(files.ours)
-        paths = list(keep_given(named, files.root, kept=resume, notify=notify))
-        documents = DocumentFiles(paths, **reading, within=files.root)
-        _claim(files, encoder, name, documents, reading)
+        paths = list(keep_given(named, files.root, kept=options.resume, notify=notify))
+        documents = DocumentFiles(paths, **options.reading, within=files.root)
+        _claim(files, encoder, documents, options)
         if files.whole.is_file():
             note(f"{out}: the index is complete already")
             return
         note(documents.describe())
         facts = _write_blocks(files, encoder, documents, notify)
-        _write_graph(files, facts, approximate, note)
+        _write_graph(files, facts, options.approximate, note)
         write_atomically(files.whole, json.dumps({"version": VERSION, **facts}, indent=1) + "\n")
         for path in files.given:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -84,17 +96,15 @@ def build_index(
         note(f"passed over: {count:,} {reason}")
 
 
-def _claim(
-    files: IndexFiles, encoder: SearchEncoder, name: str, documents: DocumentFiles, reading: dict[str, Any]
-) -> None:
+def _claim(files: IndexFiles, encoder: SearchEncoder, documents: DocumentFiles, options: BuildOptions) -> None:
     """Writes what the index is begun with, or compares it."""
     wanted = {
         "version": VERSION,
-        "model": name,
+        "model": options.name,
         "fingerprint": encoder.fingerprint(),
         "dimension": encoder.width,
         "files": [documents.name_of(source) for source in documents.sources],
-        "reading": {**reading, "column": _plain(reading["column"])},
+        "reading": {**options.reading, "column": _plain(options.reading["column"])},
         "encoding": asdict(encoder.settings),
     }
     if files.claimed.is_claimed:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from unmask.shards.manifest import MANIFEST, load_manifest
 from unmask.text.corpus import Corpus
 from unmask.text.documents import TextPiece
 from unmask.text.reading import BadInput
-from unmask.text.settings import CorpusSettings, DocumentUnit
+from unmask.text.settings import CorpusSettings
 from unmask.text.sources import Source
 from unmask.text.survey import text_hash
 from unmask.text.table_rows import AskedColumn, rows_of
@@ -42,7 +41,6 @@ class ItemsRead:
     Attributes:
         documents: Those that are searched, in the order of the text.
         described: How, in lines.
-        unit: What figures are drawn from: `documents`, or `parts` where all of them are of one document.
         passed_over: Reason to number.
     """
 
@@ -51,23 +49,11 @@ class ItemsRead:
     passed_over: Counter[str]
 
 
-def read_items(
-    paths: Sequence[str | Path],
-    model: Path,
-    *,
-    column: AskedColumn,
-    title_column: str | None,
-    documents: DocumentUnit | None,
-    every: bool,
-    among_all: bool,
-    most: int,
-    seed: int,
-) -> ItemsRead:  # noqa: PLR0913
-    """Reads the documents of a text that are searched; memory grows with these alone.
+@dataclass(frozen=True, kw_only=True)
+class ItemSettings:
+    """Which documents of a text are searched.
 
-    Args:
-        paths: Files, folders or patterns.
-        model: Folder of the model, which may be that of a run.
+    Attributes:
         column: Where the text of tables stands; None: as the run has it, or found.
         title_column: Where titles of tables stand; None: in `title`, if it is there.
         documents: What a document is in text files; None: as the run has it, or found.
@@ -75,34 +61,58 @@ def read_items(
         among_all: Whether all documents are searched among, and not those that may be asked for alone.
         most: Documents at most; of more, some are taken by a hash of their text, those that may be asked for first.
         seed: Of that hash.
+    """
+
+    column: AskedColumn = None
+    title_column: str | None = None
+    documents: str | None = None
+    every: bool = False
+    among_all: bool = False
+    most: int = 10_000
+    seed: int = 0
+
+
+def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) -> ItemsRead:
+    """Reads the documents of a text that are searched; memory grows with these alone.
+
+    Args:
+        paths: Files, folders or patterns.
+        model: Folder of the model, which may be that of a run.
+        asked: Which of them.
 
     Raises:
         UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
     """
     run, settings = held_out_rule(model)
-    changes = {"column": column, "documents": documents}
-    asked = settings.model_dump() | {name: value for name, value in changes.items() if value is not None}
+    changes = {"column": asked.column, "documents": asked.documents}
+    values = settings.model_dump() | {name: value for name, value in changes.items() if value is not None}
+    passed_over: Counter[str] = Counter()
     with naming_column():
-        corpus = Corpus(paths, validated(CorpusSettings, asked, where="evaluate-search"), hold_out=not every)
-        described = [corpus.describe() if every else f"{corpus.describe()} (as in {run})" if run else corpus.describe()]
-        passed_over: Counter[str] = Counter()
-        kept = _Kept(most, seed, passed_over)
+        corpus = Corpus(paths, validated(CorpusSettings, values, where="evaluate-search"), hold_out=not asked.every)
+        kept = _Kept(asked.most, asked.seed, passed_over)
         for text, draw, is_held in _items(corpus):
-            if every or is_held or among_all:
-                kept.add(text, draw, every or is_held)
+            if asked.every or is_held or asked.among_all:
+                kept.add(text, draw, asked.every or is_held)
         found = kept.documents()
-    passed_over.update(corpus.skipped)
-    if len(found) < 2 or not any(is_held for *_, is_held in found):
-        held = "" if every else "held-out "
-        way_out = "" if every else ", or --all for a text that the model was not trained on"
-        raise DataError(
-            f"{', '.join(map(str, paths))}: {len(found)} {held}{'document is' if len(found) == 1 else 'documents are'} "
-            f"too few to search among; give more text, --documents line or block for smaller ones{way_out}"
-        )
-    titles, where = _titles(corpus, found, title_column)
-    described.append(where)
-    items = [ItemDocument(body, title, draw, is_held) for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)]
-    return ItemsRead(_without_equal(items, passed_over), described, passed_over)
+        passed_over.update(corpus.skipped)
+        _check_several(paths, found, every=asked.every)
+        titles, where = _titles(corpus, found, asked.title_column)
+    items = [
+        ItemDocument(body, title, draw, is_held)
+        for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)
+    ]
+    rule = f" (as in {run})" if run is not None and not asked.every else ""
+    return ItemsRead(_without_equal(items, passed_over), [corpus.describe() + rule, where], passed_over)
+
+
+def _check_several(paths: Sequence[str | Path], found: Sequence[tuple[str, int, bool]], *, every: bool) -> None:
+    if len(found) >= 2 and any(is_held for *_, is_held in found):
+        return
+    raise DataError(
+        f"{', '.join(map(str, paths))}: {len(found)} {'' if every else 'held-out '}document{'s' * (len(found) != 1)}, "
+        "which is too few to search among; give more text, --documents line or block for smaller documents"
+        f"{'' if every else ', or --all for a text that the model was not trained on'}"
+    )
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
@@ -192,7 +202,9 @@ def _titles(
     count = sum(title is not None for title in firsts)
     if 2 * count < len(texts):
         return [(text, None) for text in texts], "no titles: few documents begin with a line that looks like one"
-    bodies = [text if title is None else text.lstrip().partition("\n")[2] for text, title in zip(texts, firsts, strict=True)]
+    bodies = [
+        text if title is None else text.lstrip().partition("\n")[2] for text, title in zip(texts, firsts, strict=True)
+    ]
     return list(zip(bodies, firsts, strict=True)), f"titles: first lines, of {count:,} of {len(texts):,} documents"
 
 

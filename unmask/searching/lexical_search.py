@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,10 @@ def check_lexical(names: Sequence[str]) -> tuple[Lexical, ...]:
         SettingsError: There is none of this name, or what it takes is not installed.
     """
     found: list[Lexical] = []
-    for name in dict.fromkeys(names):
-        if name not in get_args(Lexical):
-            raise SettingsError(f"--baselines {name}: there are {', '.join(get_args(Lexical))}, and none")
+    for asked in dict.fromkeys(names):
+        name = next((each for each in _NEEDS if each == asked), None)
+        if name is None:
+            raise SettingsError(f"--baselines {asked}: there are {', '.join(_NEEDS)}, and none")
         if find_spec(_NEEDS[name]) is None:
             package = {"sklearn": "scikit-learn"}.get(_NEEDS[name], _NEEDS[name])
             raise SettingsError(

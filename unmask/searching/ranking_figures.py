@@ -3,8 +3,8 @@
     relevant 2 1 1, found . 2 . 1 .    nDCG@10 = (2/log2(3) + 1/log2(5)) / (2/log2(2) + 1/log2(3) + 1/log2(4)) = 0.54
                                        MRR@10 = 1/2, recall@1 = 0, recall@10 = 2/3
 
-As trec_eval has them, and by it BEIR: the gain of a document is its grade itself (2 to the power of the grade, less 1, is
-another nDCG); the best ranking is that of all judged documents, found or not; grades of 0 and less are not relevant.
+As trec_eval has them, and by it BEIR: the gain of a document is its grade itself (2 to the power of the grade, less 1,
+is another nDCG); the best ranking is that of all judged documents, found or not; grades of 0 and less are not relevant.
 
 Source: Järvelin and Kekäläinen 2002 (Cumulated gain-based evaluation of IR techniques), with the discount of Burges et
 al. 2005, log2(1 + rank); Voorhees 1999 (The TREC-8 question answering track report) for the reciprocal rank; Thakur et

@@ -138,7 +138,7 @@ def open_encoder(
     embedding = loaded.embed_settings(pooling=asked.pooling)  # asks the hub for its files where they lack
     content, file = _read(loaded.folder / _SETTINGS), loaded.folder / _SETTINGS
     prompts = _prompts(content, file)
-    found = {
+    found: dict[str, Any] = {
         "pooling": embedding.pooling,
         "similarity": _similarity(content, file, asked.similarity),
         "query_prompt": prompts.get("query", ""),

@@ -27,7 +27,7 @@ from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Sheet, Shown, Styled
 from unmask.searching.beir_folder import is_beir, read_beir
-from unmask.searching.item_documents import read_items
+from unmask.searching.item_documents import ItemSettings, read_items
 from unmask.searching.lexical_search import check_lexical, rank_lexically
 from unmask.searching.model_search import ModelSearch
 from unmask.searching.ranking_figures import DEPTH, FIGURES, NAMES, ranking_figures
@@ -134,7 +134,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     split: str = "test",
     column: AskedColumn = None,
     title_column: str | None = None,
-    documents: DocumentUnit | None = None,
+    documents: DocumentUnit | str | None = None,
     passage_tokens: int | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
@@ -159,7 +159,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         every: Whether all documents may be asked for, since the model was trained on none of them (`--all`).
         among_all: Whether all documents are searched among, and not held-out ones alone.
         split: Of a BEIR folder's judgements.
-        column, title_column, documents: As for `unmask.searching.item_documents.read_items`.
+        column, title_column, documents: As for `unmask.searching.item_documents.ItemSettings`.
         passage_tokens, query_prompt, document_prompt, similarity: As for `Index.build`; of the model, not of others.
         seed: Of the choice of queries and crops.
         precision, strict: As for `unmask.load`.
@@ -186,10 +186,11 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         encoders[_called(other)] = open_encoder(other, AskedEncoding(), precision=precision, strict=strict)
 
     def items(paths: Sequence[str | Path]) -> _Asked:
-        read = read_items(
-            paths, first.model.folder, column=column, title_column=title_column, documents=documents, every=every,
-            among_all=among_all, most=max_documents, seed=seed,
+        wanted = ItemSettings(
+            column=column, title_column=title_column, documents=documents, every=every, among_all=among_all,
+            most=max_documents, seed=seed,
         )  # fmt: skip
+        read = read_items(paths, first.model.folder, wanted)
         cropped = crop_task(read.documents, num_queries=queries, crop_chars=crop_chars, crops=crops, seed=seed)
         titled = title_task(read.documents, num_queries=queries, seed=seed)
         tasks = [cropped] if titled is None else [cropped, titled]
@@ -232,7 +233,11 @@ class _Asked:
 
 
 def _check(*, queries: int, max_documents: int, crop_chars: int, crops: str) -> None:
-    for name, value, least in (("queries", queries, 1), ("max-documents", max_documents, 2), ("crop-chars", crop_chars, 8)):
+    for name, value, least in (
+        ("queries", queries, 1),
+        ("max-documents", max_documents, 2),
+        ("crop-chars", crop_chars, 8),
+    ):
         if value < least:
             raise SettingsError(f"--{name}: a number from {least} on, not {value}")
     if crops not in ("removed", "inside"):
@@ -328,7 +333,9 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     """Which systems the model is better than, worse than, and not told apart from."""
     if not task["differences"]:
         return "there is nothing to compare with"
-    better, worse, same = [], [], []
+    better: list[str] = []
+    worse: list[str] = []
+    same: list[str] = []
     for name, difference in task["differences"].items():
         interval = difference[f"{DECIDES}_interval"]
         if interval is None or interval[0] <= 0.0 <= interval[1]:

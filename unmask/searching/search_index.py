@@ -1,8 +1,8 @@
 """An index as users hold it: made of documents, opened, asked.
 
-    index = unmask.Index.build("runs/mine/model", ["docs/"], out="runs/docs")
-    found = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
-    found.queries[0]["hits"][0]["title"]
+index = unmask.Index.build("runs/mine/model", ["docs/"], out="runs/docs")
+found = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
+found.queries[0]["hits"][0]["title"]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.progress import Notify
 from unmask.results import Readable, Result, Shown, Styled
 from unmask.searching.approximate_search import search_by_graph, why_missing
 from unmask.searching.exact_search import Ranking, search_exactly
-from unmask.searching.index_building import build_index
+from unmask.searching.index_building import BuildOptions, build_index
 from unmask.searching.index_folder import StoredIndex, StoredPassage
 from unmask.searching.search_encoder import AskedEncoding, SearchEncoder, Similarity, open_encoder
 from unmask.searching.snippets import Snippet, find_snippet
@@ -171,18 +171,10 @@ class Index(Readable):
             "title_column": title_column,
             "documents": documents,
         }
-        build_index(
-            encoder,
-            texts,
-            Path(out),
-            name=_name_of(model),
-            reading=reading,
-            resume=resume,
-            overwrite=overwrite,
-            approximate=approximate,
-            note=note,
-            notify=notify or usual_notify(),
+        options = BuildOptions(
+            name=_name_of(model), reading=reading, resume=resume, overwrite=overwrite, approximate=approximate
         )
+        build_index(encoder, texts, Path(out), options=options, note=note, notify=notify or usual_notify())
         made = cls(out, model=encoder.model)
         made._encoder = encoder
         return made

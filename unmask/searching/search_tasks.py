@@ -8,9 +8,9 @@
 
 A crop is taken out of its document before that is searched. Left inside, whoever compares words finds it at once, BM25
 with hardly an error, and nothing is learned of a model but whether it remembers words; taken out, what is left is about
-the same matter in other words, which is what a search by meaning is for. `inside` leaves it, which tells how well a
-model remembers. Either way what is compared is how well systems do the same task; that the task is what somebody's users
-ask is not known, and needs judgements of theirs (`beir_folder.py`).
+the same matter in other words, which is what a search by meaning is for, and so it is the default. `inside` leaves it,
+which tells how well a model remembers. Whether either is what somebody's users ask is not known; that takes judgements
+of theirs (`beir_folder.py`).
 
 Of several documents with equal texts, or with equal titles, one could not say which is right: of equal texts the first
 is kept, and equal titles are no queries.

@@ -6,7 +6,6 @@ DocumentFiles ──▶ PassageCutter ──▶ blocks of passages ──skip th
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -85,13 +84,13 @@ def build_index(
         _claim(files, encoder, documents, options)
         if files.whole.is_file():
             note(f"{out}: the index is complete already")
+            files.remove_given()
             return
         note(documents.describe())
         facts = _write_blocks(files, encoder, documents, notify)
         _write_graph(files, facts, options.approximate, note)
         write_atomically(files.whole, json.dumps({"version": VERSION, **facts}, indent=1) + "\n")
-        for path in files.given:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        files.remove_given()
     for reason, count in documents.skipped.items():
         note(f"passed over: {count:,} {reason}")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -74,6 +75,11 @@ class IndexFiles:
     def passages(self, block: int) -> Path:
         """The passages of a block."""
         return self.blocks / f"{block:05d}.parquet"
+
+    def remove_given(self) -> None:
+        """Removes what was no file, since the passages are in the blocks."""
+        for path in self.given:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def num_whole_blocks(self) -> int:
         """How many blocks were written, one after the other."""

@@ -4,23 +4,25 @@
     passages                |..............|
                                         |..............|                      `overlap_tokens` are in both
                                                     |......................
-Passages begin and end where words do, as far as there are words. A title that is a column stands before each of them,
-so that a passage from the middle of a document still says what it is about.
+Passages begin and end at white space, else where words do, else anywhere. A title that is a column stands before each
+of them, so that a passage from the middle of a document still says what it is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.searching.document_reading import DocumentPart
 from unmask.searching.search_encoder import EncodingSettings
 from unmask.tokenizer.alignment import TokenPlaces
 from unmask.tokenizer.tokenizer import Tokenizer
 
+Flags = NDArray[np.bool_]
 _PARTS_AT_ONCE = 256
 _LONGEST_TITLE = 300  # letters that are put before passages
 
@@ -69,29 +71,43 @@ class PassageCutter:
             titles = [_title_before(part) for part in some]
             places = self.tokenizer.encode_placed([part.text for part in some])[1]
             title_tokens = self.tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(some), int)
+            after_space = _after_space("".join(part.text for part in some), places)
             ends, chars = np.cumsum(places.lengths), np.cumsum([0, *(len(part.text) for part in some)])
             for number, part in enumerate(some):
                 tokens = slice(int(ends[number] - places.lengths[number]), int(ends[number]))
                 length = max(self.length // 2, self.length - int(title_tokens[number]) - 1)
-                for begin, end in self._windows(places, tokens, length):
+                for begin, end in self._windows(tokens, length, (after_space, places.word_starts)):
                     first = int(places.begin[begin] - chars[number]) if begin > tokens.start else 0
                     last = int(places.begin[end] - chars[number]) if end < tokens.stop else len(part.text)
                     yield TextPassage(part, first, last)
 
-    def _windows(self, places: TokenPlaces, tokens: slice, length: int) -> Iterator[tuple[int, int]]:
+    def _windows(self, tokens: slice, length: int, breaks: Sequence[Flags]) -> Iterator[tuple[int, int]]:
         """Tokens of each passage."""
         begin = tokens.start
         while tokens.stop - begin > length:
-            end = self._word_start(places, begin + length, begin + length // 2)
+            end = _last_break(breaks, begin + length // 2, begin + length)
             yield begin, end
-            begin = max(begin + 1, self._word_start(places, end - self.overlap, begin + 1)) if self.overlap else end
+            begin = max(begin + 1, _last_break(breaks, begin + 1, end - self.overlap)) if self.overlap else end
         yield begin, tokens.stop
 
-    @staticmethod
-    def _word_start(places: TokenPlaces, place: int, least: int) -> int:
-        """The last token up to `place` that begins a word; `place` itself where there is none behind `least`."""
-        back = np.flatnonzero(places.word_starts[least : place + 1])
-        return least + int(back[-1]) if len(back) else place
+
+def _after_space(text: str, places: TokenPlaces) -> Flags:
+    """Whether white space stands before each token, or at its beginning, where a tokenizer counts it among its own."""
+    is_space = np.array([sign.isspace() for sign in text] or [False], dtype=np.bool_)
+    begin = np.minimum(places.begin, len(is_space) - 1)
+    found: Flags = is_space[begin] | is_space[np.maximum(begin - 1, 0)]
+    return found
+
+
+def _last_break(breaks: Sequence[Flags], least: int, place: int) -> int:
+    """The last token up to a place where a passage may begin: behind white space, else where a word begins, else there.
+
+    Example: of `a b-c`, cut to four tokens, `a b-` goes to `a ` and `b-c`.
+    """
+    for flags in breaks:
+        if len(back := np.flatnonzero(flags[least : place + 1])):
+            return least + int(back[-1])
+    return place
 
 
 def _title_before(part: DocumentPart) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,12 @@ class VectorBlock:
     vectors_PD: NDArray[np.float32]
     documents_P: NDArray[np.int64]
     first: int
+
+    @cached_property
+    def longest(self) -> float:
+        """At least the Euclidean length of each vector; computed once, since it takes as long as a query."""
+        squares = np.einsum("pd,pd->p", self.vectors_PD, self.vectors_PD)
+        return float(np.sqrt(squares.max())) * 1.001  # more than float32 rounds off
 
 
 @dataclass(frozen=True)
@@ -128,12 +135,11 @@ class _Best:
 
     def add(self, block: VectorBlock) -> None:
         """Looks at a block."""
-        vectors_PD = np.asarray(block.vectors_PD, dtype=np.float32)
+        vectors_PD = block.vectors_PD
         scores_QP = self.queries_QD @ vectors_PD.T
-        longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD, dtype=np.float64).max()))
         # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
         # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
-        slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * longest
+        slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
         least_Q = self.kth_Q - slack_Q
         is_candidate_QP = scores_QP >= least_Q[:, None]
         if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):

@@ -17,9 +17,10 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -223,11 +224,14 @@ class StoredIndex:
             raise damaged(file, error) from error
         return found
 
-    def blocks(self) -> Iterator[VectorBlock]:
+    @cached_property
+    def blocks(self) -> list[VectorBlock]:
         """All vectors, mapped, with the documents that they are of."""
-        for number in range(len(self.firsts) - 1):
-            first, end = self.firsts[number : number + 2].tolist()
-            yield VectorBlock(self.vectors_of(number), self.documents[first:end], first)
+        bounds = pairwise(self.firsts.tolist())
+        return [
+            VectorBlock(self.vectors_of(number), self.documents[first:end], first)
+            for number, (first, end) in enumerate(bounds)
+        ]
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:

@@ -74,6 +74,7 @@ class ModelSearch:
             count(waiting[-1][0] + 1, len(missing))
             waiting.clear()
 
+        count(0, len(missing))
         for passage in self._cutter.cut(parts):
             waiting.append((passage.part.document, passage.end, passage.embedded))
             if len(waiting) >= _AT_ONCE:

@@ -226,7 +226,7 @@ class Index(Readable):
         if has_graph:
             ranking = search_by_graph(self._stored, vectors_QD, top_k)
         else:
-            ranking = search_exactly(vectors_QD, self._stored.blocks(), top_k)
+            ranking = search_exactly(vectors_QD, self._stored.blocks, top_k)
         found = [{"query": query, "hits": self._hits(query, ranking, n)} for n, query in enumerate(queries)]
         return Hits(
             {

@@ -122,6 +122,8 @@ def test_what_is_held_out_is_what_the_run_held_out(
     held = list(dict.fromkeys(text for text in texts if fraction(text) < 0.05))
     assert [each.text for each in read.documents] == held
     assert f"held out: whole documents, 5.0% (as in {run})" in read.described[0]
+    other = read_items([corpus_file], tmp_path, ItemSettings())
+    assert "no run is known that made the model, which may have seen them" in other.described[0]
     among = read_items([corpus_file], run / "model", ItemSettings(among_all=True))
     assert [each.text for each in among.documents] == list(dict.fromkeys(texts))
     assert [each.text for each in among.documents if each.is_held_out] == held
@@ -208,6 +210,8 @@ def test_what_is_wrong_with_a_folder_of_beir(model_folder: Path, tmp_path: Path)
     fails("corpus.jsonl: row 2 has the _id 'd1', which stood before")
     (folder / "corpus.jsonl").write_text('{"id": "d1", "text": "a"}\n')
     fails("corpus.jsonl: row 1 has None as _id and 'a' as text; both must be texts")
+    (folder / "corpus.jsonl").unlink()
+    fails("corpus.jsonl: there is no such file; a folder of BEIR has")
     write_beir(folder)
     (folder / "queries.jsonl").unlink()
     fails("queries.jsonl: there is no such file; a folder of BEIR has corpus.jsonl, queries.jsonl and qrels/test.tsv")

@@ -30,9 +30,10 @@ _HEAD = ["query-id", "corpus-id", "score"]
 
 
 def is_beir(path: str | Path) -> bool:
-    """Whether a path names a folder in this format, or what looks like the beginning of one."""
+    """Whether a path names a folder in this format, or one that lacks a single part of it."""
     root = Path(path)
-    return root.is_dir() and (root / CORPUS).is_file() and ((root / QUERIES).is_file() or (root / QRELS).is_dir())
+    there = ((root / CORPUS).is_file(), (root / QUERIES).is_file(), (root / QRELS).is_dir())
+    return root.is_dir() and sum(there) >= 2
 
 
 def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:

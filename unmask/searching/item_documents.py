@@ -101,8 +101,11 @@ def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) ->
         ItemDocument(body, title, draw, is_held)
         for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)
     ]
-    rule = f" (as in {run})" if run is not None and not asked.every else ""
-    return ItemsRead(_without_equal(items, passed_over), [corpus.describe() + rule, where], passed_over)
+    described = corpus.describe()
+    if not asked.every:
+        unknown = "by the default rule: no run is known that made the model, which may have seen them"
+        described += f" ({unknown if run is None else f'as in {run}'})"
+    return ItemsRead(_without_equal(items, passed_over), [described, where], passed_over)
 
 
 def _check_several(paths: Sequence[str | Path], found: Sequence[tuple[str, int, bool]], *, every: bool) -> None:

@@ -273,10 +273,10 @@ def _measure(
     depth = DEPTH + (task.excluded is not None)
     per_query: dict[str, dict[str, NDArray[np.float64]]] = {}
     for name, search in searches.items():
-        ranked = search.rank(task, depth, _noting(notify, f"{task.name}s by {name}"))
+        ranked = search.rank(task, depth, _noting(notify, f"documents by {name}"))
         per_query[name] = ranking_figures(_shown_documents(task, ranked), task.relevant)
     for kind in lexical:
-        notify(Progress(f"{task.name}s by {kind}", 0, None, "texts"))
+        notify(Progress(f"words by {kind}", 0, len(task.documents), "texts"))
         ranked = rank_lexically(kind, task.documents, task.queries, depth)
         per_query[kind] = ranking_figures(_shown_documents(task, ranked), task.relevant)
     first, *others = per_query

@@ -18,7 +18,8 @@ FLOW = [
     "margins",
     "results", "hub", "addresses", "mirror", "staged",
     "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
-    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
+    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "searching", "finetuning",
+    "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from unmask.pretraining.pretraining import Run, pretrain
     from unmask.pretraining.shown_masks import ShownMasks, masks
     from unmask.recipe.recipe import recipes
+    from unmask.searching.search_evaluation import SearchEvaluation, evaluate_search
+    from unmask.searching.search_index import Hits, Index
     from unmask.tasks.predicting import Predictions, predict
     from unmask.tasks.task_model import TaskModel
     from unmask.using.embedded_file import EmbeddedFile, embed
@@ -65,6 +67,8 @@ __all__ = [
     "Export",
     "Filled",
     "FineTuned",
+    "Hits",
+    "Index",
     "LexiconMade",
     "MaskedRows",
     "Masker",
@@ -80,6 +84,7 @@ __all__ = [
     "RunError",
     "Scored",
     "Search",
+    "SearchEvaluation",
     "SettingsError",
     "ShownMasks",
     "TaskModel",
@@ -93,6 +98,7 @@ __all__ = [
     "count_tokens",
     "embed",
     "evaluate",
+    "evaluate_search",
     "evaluation_loss",
     "export",
     "fill",
@@ -129,6 +135,9 @@ _WHERE = {
     "Export": "unmask.exporting.onnx_export",
     "Filled": "unmask.using.filled",
     "FineTuned": "unmask.finetuning.finetuning",
+    "Hits": "unmask.searching.search_index",
+    "Index": "unmask.searching.search_index",
+    "SearchEvaluation": "unmask.searching.search_evaluation",
     "TaskModel": "unmask.tasks.task_model",
     "MLM": "unmask.masking.mlm",
     "MaskedRows": "unmask.masking.masker",
@@ -150,6 +159,7 @@ _WHERE = {
     "count_tokens": "unmask.masking.features",
     "embed": "unmask.using.embedded_file",
     "evaluate": "unmask.using.evaluation",
+    "evaluate_search": "unmask.searching.search_evaluation",
     "evaluation_loss": "unmask.masking.trainer_loss",
     "export": "unmask.exporting.onnx_export",
     "fill": "unmask.using.loaded_model",

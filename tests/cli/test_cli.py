@@ -21,10 +21,10 @@ def test_help_names_every_command(main: Main) -> None:
     out, _ = call("--help")
     for command in (
         "pretrain", "prepare", "lexicon", "masks", "audit", "fill", "embed", "evaluate", "score", "compare",
-        "finetune", "predict", "export", "verify",
+        "finetune", "predict", "export", "verify", "evaluate-search", "search index", "search query",
     ):  # fmt: skip
-        assert command in out
-        code, shown, _ = main(command, "--help")
+        assert command.split()[0] in out
+        code, shown, _ = main(*command.split(), "--help")
         assert (code, "Example: unmask" in shown) == (0, True), command
 
 

@@ -112,7 +112,7 @@ def test_never_across_documents_signs_and_unknown_words(tokenizer: Tokenizer, tm
     for between in filter(None, (comma, unknown, stop)):
         assert not len(build(tokenizer, [[a, between, b]] * 9, tmp_path))  # type: ignore[list-item]
     assert not len(build(tokenizer, [[a], [b]] * 9, tmp_path))
-    assert len(build(tokenizer, [[a, b], [a], [b]] * 9, tmp_path)) == 1
+    assert len(build(tokenizer, [[a, b], [a, b], [a], [b]] * 9, tmp_path)) == 1
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,6 +12,7 @@ from unmask.cli.audit import audit
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
 from unmask.cli.evaluate import evaluate
+from unmask.cli.evaluate_search import evaluate_search
 from unmask.cli.export import export
 from unmask.cli.fill import fill
 from unmask.cli.finetune import finetune
@@ -22,6 +23,7 @@ from unmask.cli.prepare import PrepareCommand, prepare
 from unmask.cli.pretrain import pretrain
 from unmask.cli.recipes import recipes
 from unmask.cli.score import score
+from unmask.cli.search import search_index, search_query
 from unmask.cli.streams import StandardStreams
 from unmask.cli.verbosity import escape_logs, with_verbosity
 from unmask.cli.verify import verify
@@ -54,13 +56,18 @@ def options(
 COMMANDS = (  # in the order of --help
     pretrain, prepare, lexicon, masks, audit,
     fill, embed, evaluate, score, compare,
-    finetune, predict, export, verify, recipes,
+    evaluate_search, finetune, predict, export, verify, recipes,
 )  # fmt: skip
 
 CLASSES: dict[Any, Any] = {prepare: PrepareCommand}  # where typer's own does not do
 
 for command in COMMANDS:
     app.command(cls=CLASSES.get(command))(with_verbosity(command))
+
+search = typer.Typer(help="Search your own documents with a model: make an index, and ask it.")
+search.command("index")(with_verbosity(search_index))
+search.command("query")(with_verbosity(search_query))
+app.add_typer(search, name="search")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ whoever loads the model is warned of both.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -51,6 +52,15 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
         return {str(name): str(value) for name, value in content.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """SHA-256 of a folder's configuration and weights together: whoever has the same one makes the same hidden states.
+
+    Of the tokenizer there is `Tokenizer.fingerprint`.
+    """
+    files = {path.name: file_sha256(path) for pattern in (CONFIG, *_WEIGHTS) for path in folder.glob(pattern)}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

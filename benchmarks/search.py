@@ -1,0 +1,180 @@
+"""How fast vectors are searched, and in how much memory: ours, sentence-transformers, faiss, and usearch's graph.
+
+    python benchmarks/search.py [--vectors 100000,1000000] [--rounds 3] [--graph] [--table docs/benchmarks.md]
+
+Vectors of 256 numbers of length 1, around a thousand centres, lie in a file. In each round every system searches it in
+turn, in a process of its own: 100 queries one at a time, then all of them at once, the ten nearest of each, after a
+first query and the reading of the file. Memory is the most that the process held, mapped pages included, which the
+system may take back. All exact systems must find the same. `--graph` adds usearch, whose graph takes minutes to make,
+and of which the table says how many of the nearest it finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tables import write_table
+
+DIMENSION, CENTRES, QUERIES, TOP_K = 256, 1000, 100, 10
+NAMES = {
+    "ours": "unmask, exact",
+    "semantic_search": "sentence_transformers.util.semantic_search",
+    "faiss": "faiss.IndexFlatIP",
+    "usearch": "usearch, a graph",
+}
+Search = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+
+
+def make_vectors(folder: Path, count: int) -> None:
+    """Vectors and queries in files, alike for every run."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CENTRES, DIMENSION)).astype(np.float32)
+
+    def some(number: int) -> NDArray[np.float32]:
+        found = centres[rng.integers(CENTRES, size=number)] + rng.normal(size=(number, DIMENSION)).astype(np.float32)
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+    vectors = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (count, DIMENSION))
+    for begin in range(0, count, 1 << 16):
+        vectors[begin : begin + (1 << 16)] = some(min(1 << 16, count - begin))
+    vectors.flush()
+    np.save(folder / "queries.npy", some(QUERIES))
+
+
+def ours(folder: Path) -> Search:
+    from unmask.searching.exact_search import blocks_of, search_exactly
+
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    blocks = list(blocks_of(vectors, np.arange(len(vectors))))
+    return lambda queries: search_exactly(queries, blocks, TOP_K).documents_QK
+
+
+def semantic_search(folder: Path) -> Search:
+    import torch
+    from sentence_transformers import util
+
+    vectors = torch.from_numpy(np.load(folder / "vectors.npy"))
+
+    def search(queries: NDArray[np.float32]) -> NDArray[np.int64]:
+        found = util.semantic_search(torch.from_numpy(queries), vectors, top_k=TOP_K, score_function=util.dot_score)
+        return np.array([[hit["corpus_id"] for hit in hits] for hits in found])
+
+    return search
+
+
+def faiss(folder: Path) -> Search:
+    import faiss as library
+
+    index = library.IndexFlatIP(DIMENSION)
+    index.add(np.load(folder / "vectors.npy"))
+    return lambda queries: index.search(queries, TOP_K)[1]
+
+
+def usearch(folder: Path) -> Search:
+    from usearch.index import Index
+
+    file = folder / "graph.usearch"
+    if not file.is_file():
+        vectors = np.load(folder / "vectors.npy")
+        graph = Index(ndim=DIMENSION, metric="ip", dtype="f16")
+        graph.add(np.arange(len(vectors), dtype=np.uint64), vectors)
+        graph.save(str(file))
+    graph = Index.restore(str(file), view=True)
+    return lambda queries: np.atleast_2d(graph.search(queries, TOP_K).keys).astype(np.int64)
+
+
+SYSTEMS: dict[str, Callable[[Path], Search]] = {
+    "ours": ours,
+    "semantic_search": semantic_search,
+    "faiss": faiss,
+    "usearch": usearch,
+}
+
+
+def child(name: str, folder: Path) -> dict[str, Any]:
+    """What one system comes to."""
+    queries = np.load(folder / "queries.npy")
+    search = SYSTEMS[name](folder)
+    search(queries[:1])
+    begin = time.perf_counter()
+    for number in range(len(queries)):
+        search(queries[number : number + 1])
+    between = time.perf_counter()
+    found = search(queries)
+    end = time.perf_counter()
+    return {
+        "single": len(queries) / (between - begin),
+        "together": len(queries) / (end - between),
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "found": found.tolist(),
+    }
+
+
+def measure(count: int, names: list[str], rounds: int) -> list[str]:
+    """Lines of the table."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as scratch:
+        make_vectors(Path(scratch), count)
+        for _ in range(rounds):
+            for name in names:
+                command = [sys.executable, __file__, "--child", name, "--folder", scratch]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                results[name].append(json.loads(done.stdout.splitlines()[-1]))
+    right = np.array(results["ours"][0]["found"])
+    lines = []
+    for name, runs in results.items():
+        found = np.array(runs[0]["found"])
+        share = np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(found.tolist(), right.tolist(), strict=True)])
+        if name != "usearch" and share < 1.0:
+            raise SystemExit(f"{name} finds something else than ours: {share:.2%} of it")
+        single, together, memory = (statistics.median(run[key] for run in runs) for key in list(runs[0])[:3])
+        lines.append(f"| {count:,} | {NAMES[name]} | {single:,.0f} | {together:,.0f} | {memory:,.0f} | {share:.1%} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", default="100000,1000000")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--table", type=Path, help="page whose table `search` is rewritten")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.child is not None:
+        print(json.dumps(child(asked.child, asked.folder)))
+        return
+    names = [
+        "ours",
+        "semantic_search",
+        *(["faiss"] if find_spec("faiss") else []),
+        *(["usearch"] if asked.graph else []),
+    ]
+    lines = [
+        f"Medians of {asked.rounds} rounds; {DIMENSION} numbers a vector, the {TOP_K} nearest.",
+        "",
+        "| vectors | search | queries a second, one by one | 100 at once | MB of memory | of the nearest |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for count in asked.vectors.split(","):
+        lines += measure(int(count), names, asked.rounds)
+    if asked.table is not None:
+        write_table(asked.table, "search", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Searching with a model, and judging it without labels."""

@@ -1,0 +1,249 @@
+"""Held-out documents of a text, to be searched among and asked for.
+
+What is held out goes by the rule that pretraining has (`CorpusSettings`): that of the run which made the model, where
+its folder says one, and else the default. Equal text always falls on the same side, so documents that a run has held
+out are held out here, wherever the text lies now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.errors import CorpusError, DataError
+from unmask.pretraining.run_folder import RunFolder
+from unmask.searching.document_reading import TITLES, first_line_title
+from unmask.searching.search_tasks import ItemDocument
+from unmask.settings import validated
+from unmask.shards.manifest import MANIFEST, load_manifest
+from unmask.text.corpus import Corpus
+from unmask.text.documents import TextPiece
+from unmask.text.reading import BadInput
+from unmask.text.settings import CorpusSettings
+from unmask.text.sources import Source
+from unmask.text.survey import text_hash
+from unmask.text.table_rows import AskedColumn, rows_of
+from unmask.text.text_columns import columns_of, text_of, value_or_none
+from unmask.text.text_file import naming_column
+from unmask.values import parse_json
+
+MOST_CHARS = 1 << 20  # of a document; the rest of a longer one is not looked at
+
+
+@dataclass(frozen=True)
+class ItemsRead:
+    """What was read.
+
+    Attributes:
+        documents: Those that are searched, in the order of the text.
+        described: How, in lines.
+        passed_over: Reason to number.
+    """
+
+    documents: list[ItemDocument]
+    described: list[str]
+    passed_over: Counter[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSettings:
+    """Which documents of a text are searched.
+
+    Attributes:
+        column: Where the text of tables stands; None: as the run has it, or found.
+        title_column: Where titles of tables stand; None: in `title`, if it is there.
+        documents: What a document is in text files; None: as the run has it, or found.
+        every: Whether all documents may be asked for, since the model was trained on none.
+        among_all: Whether all documents are searched among, and not those that may be asked for alone.
+        most: Documents at most; of more, some are taken by a hash of their text, those that may be asked for first.
+        seed: Of that hash.
+    """
+
+    column: AskedColumn = None
+    title_column: str | None = None
+    documents: str | None = None
+    every: bool = False
+    among_all: bool = False
+    most: int = 10_000
+    seed: int = 0
+
+
+def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) -> ItemsRead:
+    """Reads the documents of a text that are searched; memory grows with these alone.
+
+    Args:
+        paths: Files, folders or patterns.
+        model: Folder of the model, which may be that of a run.
+        asked: Which of them.
+
+    Raises:
+        UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
+    """
+    run, settings = held_out_rule(model)
+    changes = {"column": asked.column, "documents": asked.documents}
+    values = settings.model_dump() | {name: value for name, value in changes.items() if value is not None}
+    passed_over: Counter[str] = Counter()
+    with naming_column():
+        corpus = Corpus(paths, validated(CorpusSettings, values, where="evaluate-search"), hold_out=not asked.every)
+        kept = _Kept(asked.most, asked.seed, passed_over)
+        for text, draw, is_held in _items(corpus):
+            if asked.every or is_held or asked.among_all:
+                kept.add(text, draw, asked.every or is_held)
+        found = kept.documents()
+        passed_over.update(corpus.skipped)
+        _check_several(paths, found, every=asked.every)
+        titles, where = _titles(corpus, found, asked.title_column)
+    items = [
+        ItemDocument(body, title, draw, is_held)
+        for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)
+    ]
+    described = corpus.describe()
+    if not asked.every:
+        unknown = "by the default rule: no run is known that made the model, which may have seen them"
+        described += f" ({unknown if run is None else f'as in {run}'})"
+    return ItemsRead(_without_equal(items, passed_over), [described, where], passed_over)
+
+
+def _check_several(paths: Sequence[str | Path], found: Sequence[tuple[str, int, bool]], *, every: bool) -> None:
+    if len(found) >= 2 and any(is_held for *_, is_held in found):
+        return
+    raise DataError(
+        f"{', '.join(map(str, paths))}: {len(found)} {'' if every else 'held-out '}document{'s' * (len(found) != 1)}, "
+        "which is too few to search among; give more text, --documents line or block for smaller documents"
+        f"{'' if every else ', or --all for a text that the model was not trained on'}"
+    )
+
+
+def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
+    """The run that made a model, and by which rule it held text out; the default one where no run is known.
+
+    Raises:
+        DataError: What the run keeps of its data is damaged.
+    """
+    run = RunFolder(model.parent)
+    data = [run.data]
+    if run.sources.is_file():
+        try:
+            data += [Path(source) for source in parse_json(run.sources.read_text(encoding="utf-8"))][:1]
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{run.sources}: damaged ({error}); mend it, or copy the model out of the run") from error
+    if not run.holds_run or not (prepared := [root for root in data if (root / MANIFEST).is_file()]):
+        return None, CorpusSettings()
+    manifest = load_manifest(prepared[0])
+    return run.root, validated(CorpusSettings, manifest.settings["corpus"], where=str(prepared[0] / MANIFEST))
+
+
+def _items(corpus: Corpus) -> Iterator[tuple[str, int, bool]]:
+    """Texts that are searched whole, the number of the source document of each, and whether it is held out."""
+    in_parts = corpus.plan.holdout_unit in ("part", "end")
+    gathered: list[TextPiece] = []
+    is_held = False
+
+    def whole() -> tuple[str, int, bool]:
+        return "".join(piece.text for piece in gathered)[:MOST_CHARS], gathered[0].document, is_held
+
+    for piece, held in corpus.pieces():
+        if gathered and (in_parts or piece.document != gathered[0].document):
+            yield whole()
+            gathered = []
+        if not gathered or sum(len(each.text) for each in gathered) < MOST_CHARS:
+            gathered.append(piece)
+        is_held = held
+    if gathered:
+        yield whole()
+
+
+class _Kept:
+    """Some of the documents: those with the lowest hashes, held-out ones first, without equal ones."""
+
+    def __init__(self, most: int, seed: int, passed_over: Counter[str]) -> None:
+        self.most, self.seed, self.passed_over = most, seed, passed_over
+        self.heap: list[tuple[bool, int, int, str, int]] = []
+        self.seen: set[bytes] = set()
+        self.count = 0
+
+    def add(self, text: str, draw: int, is_held: bool) -> None:
+        """Takes a document, if it is among them so far."""
+        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if key in self.seen:
+            self.passed_over["documents with the text of another"] += 1
+            return
+        self.seen.add(key)
+        self.count += 1
+        entry = (is_held, -text_hash(f"{self.seed} {text}"), self.count, text, draw)
+        if len(self.heap) < self.most:
+            heapq.heappush(self.heap, entry)
+        else:
+            heapq.heappushpop(self.heap, entry)
+
+    def documents(self) -> list[tuple[str, int, bool]]:
+        """Text, draw, and whether it is held out, in the order of reading."""
+        if self.count > self.most:
+            self.passed_over["documents more than --max-documents"] = self.count - self.most
+        return [(text, draw, is_held) for is_held, _, _, text, draw in sorted(self.heap, key=lambda entry: entry[2])]
+
+
+def _titles(
+    corpus: Corpus, found: Sequence[tuple[str, int, bool]], title_column: str | None
+) -> tuple[list[tuple[str, str | None]], str]:
+    """Body and title of each document, and where titles are, in words."""
+    texts = [text for text, _, _ in found]
+    tables = [source for source in corpus.all_sources() if source.is_table]
+    if tables:
+        by_text, name = _titles_in_tables(tables, title_column, set(map(text_hash, texts)))
+        titled = [(text, by_text.get(text_hash(text))) for text in texts]
+        if name is None:
+            return titled, "no titles: the table has no column title (--title-column names another)"
+        return titled, f"titles: column {name!r}, {sum(title is not None for _, title in titled):,} of {len(texts):,}"
+    if title_column is not None:
+        raise CorpusError(f"--title-column {title_column}: there are no columns in a text file")
+    firsts = [first_line_title(text) for text in texts]
+    count = sum(title is not None for title in firsts)
+    if 2 * count < len(texts):
+        return [(text, None) for text in texts], "no titles: few documents begin with a line that looks like one"
+    bodies = [
+        text if title is None else text.lstrip().partition("\n")[2] for text, title in zip(texts, firsts, strict=True)
+    ]
+    return list(zip(bodies, firsts, strict=True)), f"titles: first lines, of {count:,} of {len(texts):,} documents"
+
+
+def _titles_in_tables(
+    tables: Sequence[Source], asked: str | None, wanted: set[int]
+) -> tuple[dict[int, str], str | None]:
+    """Titles by the hash of the text that they stand beside, and the column."""
+    found: dict[int, str] = {}
+    name = None
+    for source in tables:
+        assert source.column is not None, "tables have one"
+        names = [asked] if asked is not None else [each for each in TITLES if each not in columns_of(source.column)]
+        bad, titles = BadInput(skip=True), Counter[str]()
+        only = [*columns_of(source.column), *names]
+        for number, row in rows_of(source, bad, source.column, known=names, only=only):
+            text = text_of(source, number, row, source.column, bad)
+            title = next(((each, row_title) for each in names if (row_title := value_or_none(row, each))), None)
+            if title is not None and isinstance(title[1], str):
+                titles[title[0]] += 1
+                if text is not None and (key := text_hash(text.rstrip("\n"))) in wanted:
+                    found[key] = " ".join(title[1].split())
+        if titles:
+            name = titles.most_common(1)[0][0]
+        elif asked is not None:
+            raise CorpusError(f"{source.path}: there is no title in column {asked!r}")
+    return found, name
+
+
+def _without_equal(items: Sequence[ItemDocument], passed_over: Counter[str]) -> list[ItemDocument]:
+    """Bodies that are equal although titles are not."""
+    seen: set[str] = set()
+    kept = []
+    for item in items:
+        if item.text in seen:
+            passed_over["documents with the text of another"] += 1
+        elif item.text.strip():
+            kept.append(item)
+            seen.add(item.text)
+    return kept

@@ -87,6 +87,8 @@ def build_index(
             files.remove_given()
             return
         note(documents.describe())
+        if there := files.num_whole_blocks():
+            note(f"goes on behind {there:,} blocks of {index_folder.BLOCK_PASSAGES:,} passages, which are there")
         facts = _write_blocks(files, encoder, documents, notify)
         _write_graph(files, facts, options.approximate, note)
         write_atomically(files.whole, json.dumps({"version": VERSION, **facts}, indent=1) + "\n")
@@ -130,6 +132,7 @@ def _write_blocks(
             done += len(part.text)
             yield part
 
+    notify(Progress("embedding", 0, total, "characters"))
     cutter = PassageCutter(encoder.model.tokenizer, encoder.settings)
     for number, passages in enumerate(_in_blocks(cutter.cut(counted()))):
         if number < there:

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
-from unmask.margins import margin
+from unmask.margins import margin, over
+from unmask.measuring.held_out import few_draws
 from unmask.measuring.paired_comparison import percent
-from unmask.measuring.uncertainty import Uncertain, few_documents, plain_interval, ratio_over_draws, student_margin
+from unmask.measuring.uncertainty import Uncertain, plain_interval, ratio_over_draws, student_margin
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Sheet, Shown, Styled
@@ -80,9 +81,11 @@ class SearchEvaluation(Result):
             yield Styled(f"passed over: {count:,} {reason}", "dim")
         for name, task in self.tasks.items():
             yield ""
-            yield _sheet(task, f"{self._head(name, task)}; ± 95 %, over {self.unit}")
+            yield Styled(f"{self._head(name, task)}; {over(self.unit)}", "dim")
+            yield _sheet(task)
             yield self.verdict[name]
         yield ""
+        yield Styled("vectors; a lower alignment is nearer, a lower uniformity more spread out", "dim")
         yield _vector_sheet(self.vectors)
         if self.warning is not None:
             yield Styled(f"\n{self.warning}", "yellow")
@@ -93,7 +96,7 @@ class SearchEvaluation(Result):
         return f"{what.get(name, 'judged queries')}: {task['queries']:,} queries, {task['documents']:,} documents"
 
 
-def _sheet(task: dict[str, Any], title: str) -> Sheet:
+def _sheet(task: dict[str, Any]) -> Sheet:
     heads = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model less this")
     rows = []
     for system, figures in task["systems"].items():
@@ -101,7 +104,7 @@ def _sheet(task: dict[str, Any], title: str) -> Sheet:
         difference = task["differences"].get(system)
         less = "" if difference is None else f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"
         rows.append((system, *cells, less))
-    return Sheet(heads, rows, title)
+    return Sheet(heads, rows)
 
 
 def _vector_sheet(vectors: dict[str, dict[str, Any]]) -> Sheet:
@@ -116,7 +119,7 @@ def _vector_sheet(vectors: dict[str, dict[str, Any]]) -> Sheet:
         for name, found in vectors.items()
     ]
     heads = ("", *(f">alignment, {task}" for task in tasks), ">uniformity", ">effective rank")
-    return Sheet(heads, rows, "vectors: lower is nearer (alignment), lower is more spread out (uniformity)")
+    return Sheet(heads, rows)
 
 
 def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -216,7 +219,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "unit": found.unit,
             "crops": found.crops,
             "seed": seed,
-            "warning": few_documents(draws),
+            "warning": few_draws(draws, found.unit),
         }
     )
 

@@ -15,12 +15,13 @@ from unmask.masking.masker import MaskedRows
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
 from unmask.training.figures import Figures, HasFigures
+from unmask.training.gradient_cache import cached_loss
 from unmask.training.group import Group
 from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.retries import kind_of_failure
-from unmask.training.step_parts import parts_of
+from unmask.training.step_parts import StepPart, parts_of
 
 _MOST_PARTS = 1 << 20  # of a step; sets the seeds of processes apart
 
@@ -78,7 +79,8 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
-    averaged. What is minimised is the loss per predicted token plus that of each other objective, times its weight.
+    averaged. A loss that compares targets of the whole step is computed by way of their vectors
+    (`unmask.training.gradient_cache`). What is minimised is the loss per predicted token plus that of each other objective, times its weight.
 
     On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
     they are finite; on a CPU that is known before anything is updated.
@@ -120,20 +122,36 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     counts = dict(zip((each.name for each in learned), of_all, strict=True))
     observed: list[Observed] = []
     sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
+
+    def seed_of(number: int) -> int | None:
+        return None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
+
+    def encode(part: StepPart, number: int) -> Tensor:
+        return model.encoder(
+            part.input_ids_BS,
+            segment_ids_BS=part.segment_ids_BS,
+            position_ids_BS=part.position_ids_BS,
+            token_type_ids_BS=part.token_type_ids_BS,
+            sequences=part.sequences,
+            dropout_seed=seed_of(number),
+        ).flatten(0, 1)
+
     with optimizer.computing(kind_of_failure, patient=patient):
+        cached = {
+            index: cached_loss(model, parts, index, objective, encode=encode, total=totals[index])
+            for index, objective in enumerate(learned)
+            if objective.joint is not None and len(parts) > 1
+        }
+        for index, of_all_parts in cached.items():
+            sums[index] = of_all_parts.mean.to(sums[index].dtype)
         for number, part in enumerate(parts):
-            seed = None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
-            hidden_BSD = model.encoder(
-                part.input_ids_BS,
-                segment_ids_BS=part.segment_ids_BS,
-                position_ids_BS=part.position_ids_BS,
-                token_type_ids_BS=part.token_type_ids_BS,
-                sequences=part.sequences,
-                dropout_seed=seed,
-            )
+            hidden_TD = encode(part, number)
             loss = torch.zeros((), device=device)
             for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
-                losses = objective.losses(model, hidden_BSD.flatten(0, 1), target, seed)
+                if objective.joint is not None and index in cached:
+                    loss = loss + cached[index].of_part(number, objective.joint.vectors(model, hidden_TD, target))
+                    continue
+                losses = objective.losses(model, hidden_TD, target, seed_of(number))
                 if observe and objective is PREDICT_MASKED:
                     observed.append(Observed(target.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
                 mean = losses.total / totals[index]

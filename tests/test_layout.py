@@ -17,7 +17,8 @@ FLOW = [
     "errors", "values", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled",
     "margins",
     "results", "hub", "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
-    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "comparing", "cli",
+    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "finetuning", "embedding",
+    "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {

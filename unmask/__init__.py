@@ -17,6 +17,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from unmask.comparing.verdicts import Comparison, Search, compare, tune
+    from unmask.embedding.embedder import Embedder, embedder
     from unmask.errors import (
         CorpusError,
         DataError,
@@ -61,6 +62,7 @@ __all__ = [
     "DataError",
     "DivergedError",
     "EmbeddedFile",
+    "Embedder",
     "Evaluation",
     "Export",
     "Filled",
@@ -91,6 +93,7 @@ __all__ = [
     "compare",
     "count_tokens",
     "embed",
+    "embedder",
     "evaluate",
     "evaluation_loss",
     "export",
@@ -124,6 +127,7 @@ _WHERE = {
     "WriteError": "unmask.errors",
     "Comparison": "unmask.comparing.verdicts",
     "EmbeddedFile": "unmask.using.embedded_file",
+    "Embedder": "unmask.embedding.embedder",
     "Evaluation": "unmask.using.evaluation",
     "Export": "unmask.exporting.onnx_export",
     "Filled": "unmask.using.filled",
@@ -147,6 +151,7 @@ _WHERE = {
     "compare": "unmask.comparing.verdicts",
     "count_tokens": "unmask.masking.features",
     "embed": "unmask.using.embedded_file",
+    "embedder": "unmask.embedding.embedder",
     "evaluate": "unmask.using.evaluation",
     "evaluation_loss": "unmask.masking.trainer_loss",
     "export": "unmask.exporting.onnx_export",

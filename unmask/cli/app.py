@@ -11,6 +11,7 @@ import typer
 from unmask.cli.audit import audit
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
+from unmask.cli.embedder import embedder
 from unmask.cli.evaluate import evaluate
 from unmask.cli.export import export
 from unmask.cli.fill import fill
@@ -54,7 +55,7 @@ def options(
 COMMANDS = (  # in the order of --help
     pretrain, prepare, lexicon, masks, audit,
     fill, embed, evaluate, score, compare,
-    finetune, predict, export, verify, recipes,
+    finetune, predict, embedder, export, verify, recipes,
 )  # fmt: skip
 
 for command in COMMANDS:

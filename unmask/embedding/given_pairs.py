@@ -1,9 +1,9 @@
 """Pairs of a user's own: a file of queries and texts, perhaps with a wrong answer for each, or with labels.
 
-    query, text                two texts that belong together
-    query, text, negative      and one that does not belong to the query
-    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
-                               has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
+query, text                two texts that belong together
+query, text, negative      and one that does not belong to the query
+query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
+                           has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
 """
 
 from __future__ import annotations
@@ -173,8 +173,7 @@ def tokens_of_pairs(
         note(f"pairs: {cut:,} of {len(texts):,} texts are longer than {longest} tokens; their ends are not seen")
     lengths = np.minimum(lengths, longest)
     first, second, wrong = (
-        Spans(begin, length)
-        for begin, length in zip(np.split(begins, 3), np.split(lengths, 3), strict=True)
+        Spans(begin, length) for begin, length in zip(np.split(begins, 3), np.split(lengths, 3), strict=True)
     )
     joined = Tokens(
         np.concatenate([tokens.ids, encoded.input_ids]),

@@ -221,9 +221,7 @@ class PairDrawer:
             ]
         return self._at_words(begins[0], one, parts), self._at_words(begins[1], other, parts)
 
-    def _titles(
-        self, parts: Parts, at_random: NDArray[np.float64], place: NDArray[np.float64]
-    ) -> tuple[Spans, Spans]:
+    def _titles(self, parts: Parts, at_random: NDArray[np.float64], place: NDArray[np.float64]) -> tuple[Spans, Spans]:
         room = parts.end - parts.begin
         length = _lengths(at_random, self.settings.second_lengths, room)
         begin = parts.begin + (place * (room - length + 1)).astype(np.int64)
@@ -333,8 +331,7 @@ class PairStream:
         """Pairs in rows, and how many tokens of text they have."""
         num_pairs, num_wrong = len(drawn.document), len(drawn.wrong_pair)
         begin, length = (
-            np.concatenate(columns)
-            for columns in zip(drawn.first, drawn.second, drawn.wrong, strict=True)
+            np.concatenate(columns) for columns in zip(drawn.first, drawn.second, drawn.wrong, strict=True)
         )
         pair = np.concatenate([np.arange(num_pairs), np.arange(num_pairs), drawn.wrong_pair])
         side = np.repeat([FIRST, SECOND, WRONG], [num_pairs, num_pairs, num_wrong])

@@ -1,8 +1,8 @@
 """What a document is made of, as far as its text says it: a title, and paragraphs.
 
-    Vectors and arrays                        a first line that is short and no sentence: the title
-    An array has a fixed number of ...        paragraphs: between empty lines, where there are any, else lines;
-    A vector grows as elements ...            lines that were broken to fit a page are joined again
+Vectors and arrays                        a first line that is short and no sentence: the title
+An array has a fixed number of ...        paragraphs: between empty lines, where there are any, else lines;
+A vector grows as elements ...            lines that were broken to fit a page are joined again
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from unmask.text.text_columns import columns_of
 from unmask.text.sources import Source, TextColumn
+from unmask.text.text_columns import columns_of
 
 TITLE_WORDS = 16
 BROKEN_CHARS = 50  # a line that is as long and ends within a sentence was broken to fit a page

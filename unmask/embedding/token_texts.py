@@ -238,8 +238,12 @@ def _of_store(store: TokenStore) -> tuple[NDArray[np.int32], NDArray[np.uint8], 
     ends = np.cumsum(store.lengths)
     first = np.flatnonzero(begins)
     token_begins = (ends - store.lengths)[first]
-    return ids, starts, store.lengths, np.where(begins, 2, 0).astype(np.uint8), content_hashes(
-        ids, token_begins, np.diff([*token_begins, len(ids)])
+    return (
+        ids,
+        starts,
+        store.lengths,
+        np.where(begins, 2, 0).astype(np.uint8),
+        content_hashes(ids, token_begins, np.diff([*token_begins, len(ids)])),
     )
 
 

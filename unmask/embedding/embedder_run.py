@@ -174,7 +174,7 @@ class EmbedderRun:
     def temperature(self) -> float:
         """As it is set, or as far as it is learned."""
         head = self.state.model.find_head(ContrastHead)
-        return self.settings.temperature if head is None else float(head.temperature)
+        return self.settings.temperature if head is None else head.temperature.item()
 
     def run(self) -> None:
         """Trains from the last checkpoint on; afterwards the state's model is the result.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,11 +71,15 @@ def pair_data(
         CorpusError: There are not two documents to tell from each other, or all are too short.
     """
     tokens = Tokens(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.uint8))
-    parts, held_parts = None, None
+    parts: Parts | None = None
+    held_parts: Parts | None = None
     facts: dict[str, int] = {}
     if texts is not None:
         tokens = Tokens(texts.ids, texts.word_starts)
-        parts, held_parts = (_usable(texts, settings, held=held) for held in (False, True))
+        held_parts = _usable(texts, settings, held=True)
+        if len(np.unique(held_parts.key)) < 2:  # too few to measure on
+            texts, held_parts = replace(texts, held=np.zeros_like(texts.held)), None
+        parts = _usable(texts, settings, held=False)
         facts = _facts(texts, parts)
         for line in _describe(facts, settings):
             note(line)
@@ -152,8 +156,8 @@ def _check(texts: TokenTexts, parts: Parts, settings: EmbedderSettings) -> None:
         )
     if len(np.unique(parts.key)) < 2:
         raise CorpusError(
-            "there is one document to train on, and nothing to tell it from; give more documents, or have lines or "
-            "blocks be documents (--set corpus.documents=line)"
+            "there is one document to train on, and nothing to tell it from (near-duplicates are one); give more "
+            "documents, or have lines or blocks be documents (--set corpus.documents=line)"
         )
 
 

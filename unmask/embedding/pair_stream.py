@@ -67,7 +67,7 @@ class Parts:
     @classmethod
     def of(cls, texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> Parts:
         """The parts of the documents of one side; some may have no pair."""
-        documents = np.flatnonzero(texts.held == held)
+        documents = np.flatnonzero(texts.held == held)  # of each its parts follow each other
         begins, ends = texts.begins[documents], texts.ends[documents]
         sizes = ends - begins
         count = np.maximum(1, np.round(sizes / settings.part_tokens)).astype(np.int64)

@@ -120,7 +120,7 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
         **{key: mode == "mean" for key, mode in _MODES.items()},
         "include_prompt": True,
     }
-    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     contents: dict[str, Any] = {
         MODULES: modules,
         _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},

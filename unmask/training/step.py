@@ -80,7 +80,8 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
     averaged. A loss that compares targets across the step is computed by way of their vectors
-    (`unmask.training.gradient_cache`). What is minimised is the loss per predicted token plus that of each other objective, times its weight.
+    (`unmask.training.gradient_cache`). What is minimised is the loss per predicted token plus that of each other
+    objective, times its weight.
 
     On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
     they are finite; on a CPU that is known before anything is updated.

@@ -17,7 +17,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from unmask.comparing.verdicts import Comparison, Search, compare, tune
-    from unmask.embedding.embedder import Embedder, embedder
+    from unmask.embedding.embedder_making import Embedder, embedder
     from unmask.errors import (
         CorpusError,
         DataError,
@@ -127,7 +127,7 @@ _WHERE = {
     "WriteError": "unmask.errors",
     "Comparison": "unmask.comparing.verdicts",
     "EmbeddedFile": "unmask.using.embedded_file",
-    "Embedder": "unmask.embedding.embedder",
+    "Embedder": "unmask.embedding.embedder_making",
     "Evaluation": "unmask.using.evaluation",
     "Export": "unmask.exporting.onnx_export",
     "Filled": "unmask.using.filled",
@@ -151,7 +151,7 @@ _WHERE = {
     "compare": "unmask.comparing.verdicts",
     "count_tokens": "unmask.masking.features",
     "embed": "unmask.using.embedded_file",
-    "embedder": "unmask.embedding.embedder",
+    "embedder": "unmask.embedding.embedder_making",
     "evaluate": "unmask.using.evaluation",
     "evaluation_loss": "unmask.masking.trainer_loss",
     "export": "unmask.exporting.onnx_export",

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.embedding.pair_stream import DrawnPairs, GivenPairs, PairStream, Parts, Spans, Tokens
+from unmask.embedding.pair_stream import DrawnPairs, GivenPairs, PairParts, PairStream, Spans, Tokens
 from unmask.embedding.settings import EmbedderSettings
 from unmask.hashing import mix_ints
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import ContrastHead
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.rows.rows import Rows
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.contrast import (
     FIRST,
     SECOND,
@@ -123,7 +123,7 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
     begin = np.arange(num_texts, dtype=np.int64) * 30
     none = np.zeros(0, dtype=np.int64)
     can = np.tile(np.array([True, False, False]), (num_texts, 1))
-    parts = Parts(begin, begin + 30, begin, begin, begin + 1000, can, none, begin * 0, begin * 0)
+    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, none, begin * 0, begin * 0)
     given = GivenPairs(*[Spans(none, none)] * 3, none, none)
     return PairStream(Tokens(ids, np.ones(len(ids), dtype=np.uint8)), parts, given, tokenizer, settings,
                       most_positions=64)  # fmt: skip

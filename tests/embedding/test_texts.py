@@ -10,15 +10,16 @@ import pytest
 
 from unmask.embedding.given_pairs import read_pairs
 from unmask.embedding.pair_data import pair_data
-from unmask.embedding.pair_stream import PairDrawer, Parts, PairStream, Tokens
+from unmask.embedding.pair_stream import PairDrawer, PairParts, PairStream, Tokens
 from unmask.embedding.settings import EmbedderSettings, PairColumns, PairKinds
 from unmask.embedding.text_reading import read_texts
 from unmask.embedding.text_structure import DocumentParts, parts_of_text
 from unmask.embedding.token_texts import DOCUMENT_TOKENS, TextsBuilder, TokenTexts
 from unmask.errors import CorpusError, DataError, RunError, SettingsError
 from unmask.rows.stream import Cursor
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.text.settings import CorpusSettings
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 LONG = "The king sees the queen in the garden and the dog follows the ship,"
 
@@ -26,7 +27,7 @@ LONG = "The king sees the queen in the garden and the dog follows the ship,"
 @pytest.mark.parametrize(
     ("text", "title", "paragraphs"),
     [
-        ("The king\nThe king sees the queen.\nThe dog loves.", "The king", ["The king sees the queen.", "The dog loves."]),
+        ("The king\nHe sees the queen.\nThe dog loves.", "The king", ["He sees the queen.", "The dog loves."]),
         ("# The king\n\nHe sees\nthe queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
         ("The king\nHe sees the queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
         (f"{LONG}\nwhich sails at sea.\nThe end.", None, [f"{LONG} which sails at sea.", "The end."]),
@@ -106,7 +107,7 @@ def many(tokenizer: Tokenizer) -> TokenTexts:
 def test_what_is_drawn(tokenizer: Tokenizer, overlap: bool) -> None:
     texts = many(tokenizer)
     settings = SHORT.model_copy(update={"overlap": overlap})
-    parts = Parts.of(texts, settings, held=False)
+    parts = PairParts.of(texts, settings, held=False)
     assert parts.can.all(), "crops, titles and neighbours"
     drawer = PairDrawer(Tokens(texts.ids, texts.word_starts), parts, settings)
     chosen = np.arange(len(parts))
@@ -171,8 +172,9 @@ def test_too_little_text(tokenizer: Tokenizer, documents: list[list[str]], setti
 
 def test_short_documents_are_counted(tokenizer: Tokenizer) -> None:
     notes: list[str] = []
-    pair_data(built(tokenizer, ["the king"], *([f"the {word(n)} sees the {word(n + 50)} at {word(n + 90)}"] for n in range(9)), holdout=0.01),
-              None, tokenizer, SHORT, note=notes.append)  # fmt: skip
+    others = ([f"the {word(n)} sees the {word(n + 50)} at {word(n + 90)}"] for n in range(9))
+    texts = built(tokenizer, ["the king"], *others, holdout=0.01)
+    pair_data(texts, None, tokenizer, SHORT, note=notes.append)
     assert any(note.startswith("1 documents are too short for a pair and are left out") for note in notes), notes
 
 
@@ -201,8 +203,6 @@ def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) 
     changed = (tmp_path / "tokenizer.json").read_text().replace('"philosopher"', '"philosophy"')
     assert changed != (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").write_text(changed)
-    from unmask.tokenizer.loading import load_tokenizer
-
     with pytest.raises(DataError, match="prepared with another tokenizer than the model has"):
         read(data_folder, load_tokenizer(tmp_path))
 

@@ -13,7 +13,7 @@ from unmask.embedding.pair_stream import (
     DrawnPairs,
     GivenPairs,
     PairDrawer,
-    Parts,
+    PairParts,
     Spans,
     Tokens,
     with_given,
@@ -44,7 +44,7 @@ class PairData:
     """
 
     tokens: Tokens
-    parts: Parts
+    parts: PairParts
     given: GivenPairs
     held: dict[str, DrawnPairs]
     facts: dict[str, int]
@@ -71,8 +71,8 @@ def pair_data(
         CorpusError: There are not two documents to tell from each other, or all are too short.
     """
     tokens = Tokens(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.uint8))
-    parts: Parts | None = None
-    held_parts: Parts | None = None
+    parts: PairParts | None = None
+    held_parts: PairParts | None = None
     facts: dict[str, int] = {}
     if texts is not None:
         tokens = Tokens(texts.ids, texts.word_starts)
@@ -107,17 +107,17 @@ def pair_data(
     return PairData(tokens, parts, given, held, facts)
 
 
-def _usable(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> Parts:
-    parts = Parts.of(texts, settings, held=held)
-    return parts.chosen(parts.can.any(1))
+def _usable(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> PairParts:
+    parts = PairParts.of(texts, settings, held=held)
+    return parts.chosen(np.flatnonzero(parts.can.any(1)))
 
 
-def _no_parts() -> Parts:
-    columns = [_NOTHING] * 5
-    return Parts(*columns, np.zeros((0, len(KINDS)), dtype=bool), _NOTHING, _NOTHING, _NOTHING)
+def _no_parts() -> PairParts:
+    can = np.zeros((0, len(KINDS)), dtype=bool)
+    return PairParts(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, can, _NOTHING, _NOTHING, _NOTHING)
 
 
-def _facts(texts: TokenTexts, parts: Parts) -> dict[str, int]:
+def _facts(texts: TokenTexts, parts: PairParts) -> dict[str, int]:
     train = texts.held == 0
     return {
         "documents": int(train.sum()),
@@ -145,7 +145,7 @@ def _describe(facts: dict[str, int], settings: EmbedderSettings) -> Iterator[str
         )
 
 
-def _check(texts: TokenTexts, parts: Parts, settings: EmbedderSettings) -> None:
+def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> None:
     if not len(parts):
         longest = int((texts.ends - texts.begins).max(initial=0))
         raise CorpusError(
@@ -170,7 +170,7 @@ def _split(given: GivenPairs, settings: EmbedderSettings) -> tuple[GivenPairs, G
 
 
 def _held_pairs(
-    tokens: Tokens, parts: Parts | None, given: GivenPairs, settings: EmbedderSettings
+    tokens: Tokens, parts: PairParts | None, given: GivenPairs, settings: EmbedderSettings
 ) -> Iterator[tuple[str, DrawnPairs]]:
     """The same pairs whenever they are asked for."""
     key = mix_ints(_HELD, settings.seed)

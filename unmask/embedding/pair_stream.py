@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.embedding.settings import EmbedderSettings
 from unmask.embedding.token_texts import Ints, TokenTexts, content_hashes
@@ -34,7 +35,7 @@ _NEXT = 6  # numbers that are drawn for each pair
 
 
 @dataclass(frozen=True)
-class Parts:
+class PairParts:
     """Parts of documents that pairs are drawn from; I of them.
 
     Attributes:
@@ -59,22 +60,22 @@ class Parts:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def chosen(self, which: NDArray[np.bool_] | Ints) -> Parts:
+    def chosen(self, which: NDArray[np.bool_] | Ints) -> PairParts:
         """Some of them."""
         columns = ("begin", "end", "title_begin", "title_end", "key", "can", "first_border", "num_borders")
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
     @classmethod
-    def of(cls, texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> Parts:
+    def of(cls, texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> PairParts:
         """The parts of the documents of one side; some may have no pair."""
         documents = np.flatnonzero(texts.held == held)  # of each its parts follow each other
         begins, ends = texts.begins[documents], texts.ends[documents]
         sizes = ends - begins
-        count = np.maximum(1, np.round(sizes / settings.part_tokens)).astype(np.int64)
+        count: Ints = np.maximum(1, np.round(sizes / settings.part_tokens)).astype(np.int64)
         owner = np.repeat(np.arange(len(documents)), count)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-        begin = begins[owner] + number * sizes[owner] // count[owner]
-        end = begins[owner] + (number + 1) * sizes[owner] // count[owner]
+        begin: Ints = begins[owner] + np.floor_divide(number * sizes[owner], count[owner], dtype=np.int64)
+        end: Ints = begins[owner] + np.floor_divide((number + 1) * sizes[owner], count[owner], dtype=np.int64)
         title_end = begins[owner]
         title_begin = texts.paragraph[texts.document[documents]][owner]
         borders = _borders(texts, settings.shortest)
@@ -169,7 +170,7 @@ class PairDrawer:
         settings: Lengths and kinds.
     """
 
-    def __init__(self, tokens: Tokens, parts: Parts, settings: EmbedderSettings) -> None:
+    def __init__(self, tokens: Tokens, parts: PairParts, settings: EmbedderSettings) -> None:
         self.tokens, self.parts, self.settings = tokens, parts, settings
         self._words = np.flatnonzero(tokens.word_starts)
 
@@ -194,13 +195,13 @@ class PairDrawer:
         nothing = np.zeros(0, dtype=np.int64)
         return DrawnPairs(first, second, parts.key, Spans(nothing, nothing), nothing, nothing)
 
-    def _kinds(self, parts: Parts, at_random: NDArray[np.float64]) -> Ints:
+    def _kinds(self, parts: PairParts, at_random: NDArray[np.float64]) -> Ints:
         kinds = self.settings.kinds
         weights = parts.can * np.array([kinds.crops, kinds.titles, kinds.neighbours])
         ends = np.cumsum(weights, axis=1)
         return np.asarray((at_random[:, None] * ends[:, -1:] >= ends).sum(1).clip(max=2))
 
-    def _crops(self, parts: Parts, at_random: list[NDArray[np.float64]]) -> tuple[Spans, Spans]:
+    def _crops(self, parts: PairParts, at_random: list[NDArray[np.float64]]) -> tuple[Spans, Spans]:
         room = parts.end - parts.begin
         one = _lengths(at_random[0], self.settings.first_lengths, room)
         other = _lengths(at_random[1], self.settings.second_lengths, room)
@@ -221,7 +222,9 @@ class PairDrawer:
             ]
         return self._at_words(begins[0], one, parts), self._at_words(begins[1], other, parts)
 
-    def _titles(self, parts: Parts, at_random: NDArray[np.float64], place: NDArray[np.float64]) -> tuple[Spans, Spans]:
+    def _titles(
+        self, parts: PairParts, at_random: NDArray[np.float64], place: NDArray[np.float64]
+    ) -> tuple[Spans, Spans]:
         room = parts.end - parts.begin
         length = _lengths(at_random, self.settings.second_lengths, room)
         begin = parts.begin + (place * (room - length + 1)).astype(np.int64)
@@ -229,7 +232,7 @@ class PairDrawer:
         return Spans(parts.title_begin, title), self._at_words(begin, length, parts)
 
     def _neighbours(
-        self, parts: Parts, at_random: NDArray[np.float64], place: NDArray[np.float64]
+        self, parts: PairParts, at_random: NDArray[np.float64], place: NDArray[np.float64]
     ) -> tuple[Spans, Spans]:
         number = parts.first_border + (at_random * parts.num_borders).astype(np.int64)
         border = parts.borders[number]
@@ -237,7 +240,7 @@ class PairDrawer:
         begin = np.maximum(parts.begin, border - longest)
         return Spans(begin, border - begin), Spans(border, np.minimum(longest, parts.end - border))
 
-    def _at_words(self, begin: Ints, length: Ints, parts: Parts) -> Spans:
+    def _at_words(self, begin: Ints, length: Ints, parts: PairParts) -> Spans:
         """The same stretches without the parts of words at their ends, where something is left then."""
         words, starts = self._words, self.tokens.word_starts
         end = begin + length
@@ -284,7 +287,7 @@ class PairStream:
     def __init__(
         self,
         tokens: Tokens,
-        parts: Parts,
+        parts: PairParts,
         given: GivenPairs,
         tokenizer: Tokenizer,
         settings: EmbedderSettings,
@@ -365,9 +368,18 @@ class PairStream:
         for name, values in columns.items():
             classes[name] = np.full(size, -1, dtype=np.int64)
             classes[name][first] = values[packed.piece]
+
+        def in_rows(column: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(column.reshape(-1, row_length))
+
         return Rows(
-            *(torch.from_numpy(column.reshape(-1, row_length)) for column in into[:6]),  # type: ignore[arg-type]
-            classes={name: torch.from_numpy(values.reshape(-1, row_length)) for name, values in classes.items()},
+            in_rows(into.input_ids),
+            in_rows(into.segment_ids),
+            in_rows(into.position_ids),
+            in_rows(into.word_starts),
+            in_rows(into.maskable),
+            in_rows(into.segment_keys),
+            classes={name: in_rows(values) for name, values in classes.items()},
         )
 
     def _placed(self, packed: PackedRows, begin: Ints, columns: dict[str, Ints]) -> Placed:

@@ -169,8 +169,8 @@ class TextsBuilder:
             held = np.isin(cluster, choice.keys)
         except CorpusError:  # one cluster: a single document, or the same again and again
             cluster = np.zeros(len(held), dtype=np.int64)
-        columns = (np.concatenate(column) for column in (self._ids, self._starts, self._lengths))
-        texts = _cut(*columns, heads, cluster, held)
+        ids, starts = np.concatenate(self._ids), np.concatenate(self._starts)
+        texts = _cut(ids, starts, np.concatenate(self._lengths), heads, cluster, held)
         return texts if with_titles else replace(texts, titled=np.zeros_like(texts.titled))
 
 

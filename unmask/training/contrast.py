@@ -73,11 +73,16 @@ class TextTargets:
     @classmethod
     def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
         """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
-        columns = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("pair_E", "side_E", "document_E", "hash_E")
-        )
         nothing = parts[0].positions_N[:0]
-        return cls(nothing, nothing, *columns, sum(part.num_pairs for part in parts))
+        return cls(
+            nothing,
+            nothing,
+            torch.cat([part.pair_E for part in parts]),
+            torch.cat([part.side_E for part in parts]),
+            torch.cat([part.document_E for part in parts]),
+            torch.cat([part.hash_E for part in parts]),
+            sum(part.num_pairs for part in parts),
+        )
 
     def __len__(self) -> int:
         return self.num_pairs
@@ -89,8 +94,15 @@ class TextTargets:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
         """The same with a change made to each tensor."""
-        tensors = (self.positions_N, self.text_N, self.pair_E, self.side_E, self.document_E, self.hash_E)
-        return TextTargets(*map(change, tensors), self.num_pairs)
+        return TextTargets(
+            change(self.positions_N),
+            change(self.text_N),
+            change(self.pair_E),
+            change(self.side_E),
+            change(self.document_E),
+            change(self.hash_E),
+            self.num_pairs,
+        )
 
 
 def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:

@@ -18,7 +18,7 @@ from unmask.training.figures import Figures, HasFigures
 from unmask.training.gradient_cache import cached_loss
 from unmask.training.group import Group
 from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
-from unmask.training.objectives import PREDICT_MASKED, Objective
+from unmask.training.objectives import PREDICT_MASKED, Objective, Targets
 from unmask.training.optimizer import Optimizer
 from unmask.training.retries import kind_of_failure
 from unmask.training.step_parts import StepPart, parts_of
@@ -153,7 +153,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
                     loss = loss + cached[index].of_part(number, objective.joint.vectors(model, hidden_TD, target))
                     continue
                 losses = objective.losses(model, hidden_TD, target, seed_of(number))
-                if observe and objective is PREDICT_MASKED:
+                if observe and objective is PREDICT_MASKED and isinstance(target, Targets):
                     observed.append(Observed(target.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
                 mean = losses.total / totals[index]
                 sums[index] = sums[index] + mean.detach().to(sums[index].dtype)

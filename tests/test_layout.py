@@ -19,6 +19,7 @@ FLOW = [
     "results", "hub", "addresses", "mirror", "staged",
     "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
     "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "searching", "finetuning",
+    "embedding",
     "comparing", "cli",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.

@@ -17,6 +17,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from unmask.comparing.verdicts import Comparison, Search, compare, tune
+    from unmask.embedding.embedder_making import Embedder, embedder
     from unmask.errors import (
         CorpusError,
         DataError,
@@ -63,6 +64,7 @@ __all__ = [
     "DataError",
     "DivergedError",
     "EmbeddedFile",
+    "Embedder",
     "Evaluation",
     "Export",
     "Filled",
@@ -97,6 +99,7 @@ __all__ = [
     "compare",
     "count_tokens",
     "embed",
+    "embedder",
     "evaluate",
     "evaluate_search",
     "evaluation_loss",
@@ -131,6 +134,7 @@ _WHERE = {
     "WriteError": "unmask.errors",
     "Comparison": "unmask.comparing.verdicts",
     "EmbeddedFile": "unmask.using.embedded_file",
+    "Embedder": "unmask.embedding.embedder_making",
     "Evaluation": "unmask.using.evaluation",
     "Export": "unmask.exporting.onnx_export",
     "Filled": "unmask.using.filled",
@@ -158,6 +162,7 @@ _WHERE = {
     "compare": "unmask.comparing.verdicts",
     "count_tokens": "unmask.masking.features",
     "embed": "unmask.using.embedded_file",
+    "embedder": "unmask.embedding.embedder_making",
     "evaluate": "unmask.using.evaluation",
     "evaluate_search": "unmask.searching.search_evaluation",
     "evaluation_loss": "unmask.masking.trainer_loss",

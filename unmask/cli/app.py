@@ -11,6 +11,7 @@ import typer
 from unmask.cli.audit import audit
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
+from unmask.cli.embedder import embedder
 from unmask.cli.evaluate import evaluate
 from unmask.cli.evaluate_search import evaluate_search
 from unmask.cli.export import export
@@ -56,7 +57,7 @@ def options(
 COMMANDS = (  # in the order of --help
     pretrain, prepare, lexicon, masks, audit,
     fill, embed, evaluate, score, compare,
-    evaluate_search, finetune, predict, export, verify, recipes,
+    finetune, predict, embedder, evaluate_search, export, verify, recipes,
 )  # fmt: skip
 
 CLASSES: dict[Any, Any] = {prepare: PrepareCommand}  # where typer's own does not do

@@ -202,6 +202,7 @@ def card_head(
     tags: Sequence[str],
     base: Sequence[str],
     figures: Sequence[CardFigures],
+    library: str = "transformers",
     **more: str,
 ) -> str:
     """The head of a card, without the lines around it.
@@ -215,6 +216,7 @@ def card_head(
         tags: What it is found by.
         base: Names on the hub of what it began as.
         figures: What was measured.
+        library: What loads it.
         more: Further keys.
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
@@ -239,7 +241,7 @@ def card_head(
     data = ModelCardData(
         base_model=None if not base else base[0] if len(base) == 1 else list(base),
         language=None if settings.language is None else list(settings.language),
-        library_name="transformers",
+        library_name=library,
         license=settings.license,
         license_name=settings.license_name,
         license_link=settings.license_link,

@@ -23,7 +23,7 @@ from unmask.folders.stored_weights import StoredTensor, check_kinds, has_weights
 from unmask.hub import MODEL, local_path
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
-from unmask.network.heads import BoundaryHead, Head, PairHead, heads_for
+from unmask.network.heads import BoundaryHead, ContrastHead, Head, PairHead, heads_for
 from unmask.network.initial_weights import initialise_head
 from unmask.network.layouts import Layout
 from unmask.values import load_json, shown
@@ -43,7 +43,7 @@ LAYOUTS: dict[Layout, FolderLayout] = {
 }
 
 
-def save_model(model: MaskedLM, folder: Path) -> None:
+def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
     """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
 
     Args:
@@ -52,6 +52,7 @@ def save_model(model: MaskedLM, folder: Path) -> None:
             `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
             head for span boundaries is left out, and the log says so.
         folder: Made where missing.
+        with_head: Whether there is a head for masked tokens to be written; without, it is the folder of an encoder.
 
     Raises:
         WriteError: It cannot be written.
@@ -60,7 +61,7 @@ def save_model(model: MaskedLM, folder: Path) -> None:
     ours = {
         name: parameter.detach().to("cpu", torch.float32)
         for name, parameter in model.named_parameters()
-        if not name.startswith(f"{BoundaryHead.name}.")
+        if not name.startswith((f"{BoundaryHead.name}.", f"{ContrastHead.name}.", *([] if with_head else ["head."])))
     }
     if model.find_head(BoundaryHead) is not None:
         log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")

@@ -3,18 +3,21 @@
     modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
     1_Pooling/config.json    which pooling
 
-They say how tokens become a vector; they are read, and not written for a masked language model. Without them
+They say how tokens become a vector; they are read, and written for an embedding model (`unmask.embedding`) but not
+for a masked language model. Without them
 `SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
 on the encoder. With them `SparseEncoder` would put an untrained autoencoder behind the mean.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.files import writing
 from unmask.folders.layout_names import Pooling
 from unmask.values import load_json, shown
 
@@ -90,6 +93,45 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
             (out / path).mkdir(exist_ok=True)
             for file in (folder / path).glob("*.json"):
                 shutil.copyfile(file, out / path / file.name)
+
+
+def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
+    """Makes the folder of an encoder one of sentence-transformers: mean of all tokens, divided by its length.
+
+    The files are those that sentence-transformers 3 to 6 read.
+
+    Args:
+        folder: With the model.
+        max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
+        width: Numbers of a vector.
+
+    Raises:
+        WriteError: They cannot be written.
+    """
+    package = "sentence_transformers.models"
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{package}.{kind}"}
+        for number, (kind, path) in enumerate(
+            [("Transformer", ""), *zip(("Pooling", "Normalize"), POOLING_FOLDERS, strict=True)]
+        )
+    ]
+    pooling = {
+        "word_embedding_dimension": width,
+        **{key: mode == "mean" for key, mode in _MODES.items()},
+        "include_prompt": True,
+    }
+    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    contents: dict[str, Any] = {
+        MODULES: modules,
+        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
+        _SETTINGS[1]: settings,
+        f"{POOLING_FOLDERS[0]}/config.json": pooling,
+    }
+    with writing(folder):
+        for path in POOLING_FOLDERS:
+            (folder / path).mkdir(exist_ok=True)
+        for name, content in contents.items():
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

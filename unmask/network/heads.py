@@ -8,6 +8,7 @@ Each head beside that for masked tokens is a module that brings its names for th
     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
     tag_head        tags of tokens                         ...ForTokenClassification
     answer_head     where an answer begins and ends        ...ForQuestionAnswering
+    contrast_head   how sharply vectors are told apart     nowhere: checkpoints alone hold it
 
 Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
 
@@ -235,7 +236,29 @@ class AnswerHead(Linear):
         return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.drops else None))
 
 
-Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead
+class ContrastHead(nn.Module):
+    """The temperature that similarities of vectors are divided by, learned by its logarithm.
+
+    Args:
+        temperature: That it begins with.
+
+    Source: Radford et al. 2021 (CLIP), section 2.5.
+    """
+
+    name: ClassVar[str] = "contrast_head"
+    stored: ClassVar[Mapping[str, Rows]] = {}
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+
+    @property
+    def temperature(self) -> Tensor:
+        """float32, 0.01 at the least, as there."""
+        return self.log_temperature.exp().clamp(min=0.01)
+
+
+Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead | ContrastHead
 OF_TASKS: Mapping[str, type[LabelHead | TagHead | AnswerHead]] = {
     head.name: head for head in (LabelHead, TagHead, AnswerHead)
 }

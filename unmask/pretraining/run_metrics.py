@@ -126,6 +126,11 @@ class MetricsFile:
             }
         )
 
+    def other(self, line: dict[str, Any]) -> None:
+        """Writes a line of another kind, behind what has gathered; it names its step."""
+        self.flush()
+        self._write(line)
+
     def sync(self) -> None:
         """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
         self.flush()

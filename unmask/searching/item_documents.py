@@ -101,7 +101,7 @@ def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) ->
         ItemDocument(body, title, draw, is_held)
         for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)
     ]
-    described = corpus.describe()
+    described = corpus.describe(corpus.decided())
     if not asked.every:
         unknown = "by the default rule: no run is known that made the model, which may have seen them"
         described += f" ({unknown if run is None else f'as in {run}'})"

@@ -9,9 +9,9 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,24 @@ from unmask.training.settings import ObjectivesSettings
 
 MASKED_TOKENS = "masked_tokens"
 _FULL = 64
+
+
+class StepTargets(Protocol):
+    """What an objective finds in a batch, or in a part of one."""
+
+    @property
+    def positions_N(self) -> Tensor:
+        """int64: places in the flattened batch (row x S + position) that it looks at."""
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by, as far as these targets add to it."""
+
+    def __len__(self) -> int:
+        """How many targets there are."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The targets with a change made to each of their tensors."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,21 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class JointLoss:
+    """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
+
+    A step that is computed in parts needs them apart, see `unmask.training.gradient_cache`.
+
+    Attributes:
+        vectors: What is compared, of a part: [E, D], given the model, its hidden states [T, D], and the targets.
+        losses: Of the vectors of all parts, one behind another, given the model and the targets of each part.
+    """
+
+    vectors: Callable[[Any, Tensor, Any], Tensor]
+    losses: Callable[[Any, Tensor, Sequence[Any]], Losses]
+
+
+@dataclass(frozen=True)
 class Objective:
     """Something that a model learns.
 
@@ -89,12 +122,14 @@ class Objective:
         targets: Finds them in a batch, on the host: on a GPU their number would have to be waited for.
         losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
             seed of what a head drops (None: nothing).
+        joint: The same in two halves, where a target's loss depends on targets of other parts; None: it does not.
     """
 
     name: str
     weight: float
-    targets: Callable[[Rows, MaskedRows], Targets]
-    losses: Callable[[Any, Tensor, Targets, int | None], Losses]
+    targets: Callable[[Rows, MaskedRows], StepTargets]
+    losses: Callable[[Any, Tensor, Any, int | None], Losses]
+    joint: JointLoss | None = None
 
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:

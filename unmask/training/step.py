@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,10 @@ from unmask.network.loss import Losses
 from unmask.network.trainable import Trainable
 from unmask.rows.rows import Rows
 from unmask.training.figures import Figures, HasFigures
+from unmask.training.gradient_cache import CachedLoss, cached_loss
 from unmask.training.group import Group
 from unmask.training.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
-from unmask.training.objectives import PREDICT_MASKED, Objective
+from unmask.training.objectives import PREDICT_MASKED, Objective, Targets
 from unmask.training.optimizer import Optimizer
 from unmask.training.retries import kind_of_failure
 from unmask.training.step_parts import StepPart, parts_of
@@ -80,7 +81,9 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
-    averaged. What is minimised is the loss per predicted token plus that of each other objective, times its weight.
+    averaged. A loss that compares targets across the step is computed by way of their vectors
+    (`unmask.training.gradient_cache`). What is minimised is the loss per predicted token plus that of each other
+    objective, times its weight.
 
     On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
     they are finite; on a CPU that is known before anything is updated.
@@ -125,15 +128,31 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     counts = dict(zip((each.name for each in learned), of_all, strict=True))
     observed: list[Observed] = []
     sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
+
+    def seed_of(number: int) -> int | None:
+        return None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
+
+    def encode(part: StepPart, number: int) -> Tensor:
+        return _hidden(model, part, seed_of(number))
+
     with optimizer.computing(kind_of_failure, num_parts=len(parts), patient=patient):
+        cached = {
+            index: cached_loss(model, parts, index, objective, encode=encode, total=totals[index])
+            for index, objective in enumerate(learned)
+            if objective.joint is not None and len(parts) > 1
+        }
+        for index, of_all_parts in cached.items():
+            sums[index] = of_all_parts.mean.to(sums[index].dtype)
         for number, part in enumerate(parts):
-            seed = None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
-            losses = optimizer.run(partial(_losses_of_part, model, part, learned, seed))
+            losses = optimizer.run(partial(_losses_of_part, model, part, learned, seed_of(number), number, cached))
             loss = torch.zeros((), device=device)
             for index, (objective, of_part) in enumerate(zip(learned, losses, strict=True)):
-                if observe and objective is PREDICT_MASKED:
-                    classes_N = part.targets[index].classes_N
-                    observed.append(Observed(classes_N, of_part.each_N, of_part.wrong_N, part.pos_N))
+                if isinstance(of_part, Tensor):  # what its vectors have to do with the loss of all parts
+                    loss = loss + of_part
+                    continue
+                target = part.targets[index]
+                if observe and objective is PREDICT_MASKED and isinstance(target, Targets):
+                    observed.append(Observed(target.classes_N, of_part.each_N, of_part.wrong_N, part.pos_N))
                 mean = of_part.total / totals[index]
                 sums[index] = sums[index] + mean.detach().to(sums[index].dtype)
                 loss = loss + objective.weight * mean
@@ -163,23 +182,35 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     return StepResult(figures, counts[leading.name], len(parts), _joined(observed, group))
 
 
-def _losses_of_part(
-    model: Trainable, part: StepPart, learned: Sequence[Objective], dropout_seed: int | None
-) -> tuple[Losses, ...]:
-    """Of each objective."""
-    hidden_BSD = model.encoder(
+def _hidden(model: Trainable, part: StepPart, dropout_seed: int | None) -> Tensor:
+    """[T, D]: the hidden states of a part, one row behind another."""
+    return model.encoder(
         part.input_ids_BS,
         segment_ids_BS=part.segment_ids_BS,
         position_ids_BS=part.position_ids_BS,
         token_type_ids_BS=part.token_type_ids_BS,
         sequences=part.sequences,
         dropout_seed=dropout_seed,
-    )
-    hidden_TD = hidden_BSD.flatten(0, 1)
-    return tuple(
-        objective.losses(model, hidden_TD, target, dropout_seed)
-        for objective, target in zip(learned, part.targets, strict=True)
-    )
+    ).flatten(0, 1)
+
+
+def _losses_of_part(
+    model: Trainable,
+    part: StepPart,
+    learned: Sequence[Objective],
+    dropout_seed: int | None,
+    number: int,
+    cached: Mapping[int, CachedLoss],
+) -> tuple[Losses | Tensor, ...]:
+    """Of each objective; of one whose loss is that of all parts, a number with the same gradient in this part."""
+    hidden_TD = _hidden(model, part, dropout_seed)
+    found: list[Losses | Tensor] = []
+    for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
+        if index in cached and objective.joint is not None:
+            found.append(cached[index].of_part(number, objective.joint.vectors(model, hidden_TD, target)))
+        else:
+            found.append(objective.losses(model, hidden_TD, target, dropout_seed))
+    return tuple(found)
 
 
 def _joined(observed: list[Observed], group: Group) -> Observed | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.masking.masker import MaskedRows
 from unmask.network.attention_plan import MOST, Sequences
 from unmask.rows.rows import Rows
-from unmask.training.objectives import Objective, Targets
+from unmask.training.objectives import Objective, StepTargets
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StepPart:
     position_ids_BS: Tensor
     token_type_ids_BS: Tensor | None
     sequences: Sequences | None
-    targets: tuple[Targets, ...]
+    targets: tuple[StepTargets, ...]
     totals: tuple[float, ...]
     pos_N: Tensor | None
 

@@ -1,0 +1,57 @@
+"""`unmask embedder`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import JsonFlag
+
+
+def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
+    model: Annotated[str, typer.Argument(help="Folder of a masked language model, such as RUN/model, or its name.")],
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files, folders or patterns of text, - for stdin, or data prepared with its tokenizer."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the result.")] = ...,  # type: ignore[assignment]
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training. \\[default: 10]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of training, instead of minutes.")] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of order, crops and masks. \\[default: 0]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="embedder.KEY=VALUE", help="Change one setting; may be repeated."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make an embedding model for search of a masked language model and text without labels.
+
+    Example: unmask embedder runs/mine/model corpus.txt --minutes 10 --out runs/search
+    """
+    import unmask
+    from unmask.cli.progress_bars import ConsoleReporter
+    from unmask.cli.show import show
+
+    with ConsoleReporter() as reporter:
+        found = unmask.embedder(
+            model,
+            corpus or None,
+            out=out,
+            minutes=minutes,
+            steps=steps,
+            pairs=pairs,
+            seed=seed,
+            settings=settings or (),
+            resume=resume,
+            overwrite=overwrite,
+            reporter=reporter,
+        )
+    show(found, as_json=as_json)

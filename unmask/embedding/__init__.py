@@ -1,0 +1,1 @@
+"""From a masked language model and raw text to an embedding model."""

@@ -1,0 +1,447 @@
+"""From a masked language model and raw text to an embedding model, in the order in which data flows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.embedding.embedder_folder import MAY_DIFFER, EmbedderFolder
+from unmask.embedding.embedder_run import EmbedderBudget, EmbedderPlan, EmbedderRun, without_temperature
+from unmask.embedding.given_pairs import TextPairs, read_pairs
+from unmask.embedding.pair_data import PairData, pair_data
+from unmask.embedding.settings import MINUTES, EmbedderSettings
+from unmask.embedding.text_reading import read_texts
+from unmask.embedding.token_texts import TokenTexts
+from unmask.errors import ModelError, SettingsError, UnmaskError
+from unmask.files import file_sha256, typed, whole_folder, write_atomically, writing
+from unmask.folders.card_head import CARD, CardSettings, Origin, base_models, change_card
+from unmask.folders.checksums import files_checked, write_checksums
+from unmask.folders.model_folder import find_weights, has_prediction_head, load_model, save_model
+from unmask.folders.sentence_files import write_sentence_files
+from unmask.folders.transformers_folder import runs_in_transformers
+from unmask.hub import lasting_name
+from unmask.network.encoder import MaskedLM
+from unmask.pretraining.run_data import is_prepared
+from unmask.pretraining.run_metrics import read_metrics
+from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.pretraining.training_run import Interruption
+from unmask.progress import duration
+from unmask.recipe.architecture import checkpoint_sha256, read_fitting_config
+from unmask.recipe.overrides import Overrides, apply_overrides, as_overrides, set_value
+from unmask.report.embedder_page import write_embedder_card, write_embedder_report
+from unmask.results import Readable, Sheet, Shown
+from unmask.settings import validated
+from unmask.tasks.task_model import is_fine_tuned
+from unmask.text.given import InMemory, Named, Texts, keep_given, told_apart
+from unmask.text.pipes import is_stream
+from unmask.text.settings import CorpusSettings
+from unmask.text.sources import find_sources
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.group import alike, join_group
+
+_SECTIONS = {"embedder", "corpus", "card"}
+
+
+@dataclass(frozen=True, repr=False)
+class Embedder(Readable):
+    """A finished embedding model. What its summary says stands in attributes, too: `found.recall_at_10`.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, as `unmask.load` gives it."""
+        from unmask.using.loaded_model import load
+
+        return load(self.folder / "model")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"an embedder has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+    def shown(self) -> Iterator[Shown]:
+        """How well held-out texts find their partners, before and after, and what to do next."""
+        s = self.summary
+        if s["after"] is not None:
+            before, after = s["before"]["kinds"], s["after"]["kinds"]
+            rows = [
+                (
+                    kind,
+                    f"{found['pairs']:,}",
+                    *(f"{each[kind][key]:.1%}" for key in ("recall_at_1", "recall_at_10") for each in (before, after)),
+                )
+                for kind, found in after.items()
+            ]
+            heads = ("held-out pairs", ">number", ">recall@1 before", ">after", ">recall@10 before", ">after")
+            yield Sheet(heads, rows)
+            if s["after"]["mlm_loss"] is not None:
+                yield (
+                    f"\nmasked tokens  loss {s['before']['mlm_loss']:.3f} before, {s['after']['mlm_loss']:.3f} after"
+                )
+        yield f"trained        {s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"
+        yield f"speed          {s['tokens_per_second']:,.0f} tokens a second"
+        yield f"model          {s['model']}"
+        yield f"report         {self.folder / 'report.html'}"
+        yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
+
+
+@dataclass(frozen=True)
+class EmbedderChoice:
+    """The settings of a training, by section."""
+
+    embedder: EmbedderSettings
+    corpus: CorpusSettings
+    budget: EmbedderBudget
+
+
+def chosen_embedder(
+    overrides: Overrides, *, minutes: float | None, steps: int | None, seed: int | None
+) -> EmbedderChoice:
+    """The settings that were asked for.
+
+    Args:
+        overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
+        minutes, steps: The budget; None of both: ten minutes.
+        seed: Short for `embedder.seed`.
+
+    Raises:
+        SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
+            budgets.
+    """
+    if minutes is not None and steps is not None:
+        raise SettingsError("give one of --minutes and --steps")
+    for name, value in (("minutes", minutes), ("steps", steps)):
+        if value is not None and value <= 0:
+            raise SettingsError(f"--{name} {value}: give more than 0")
+    values: dict[str, Any] = {}
+    apply_overrides(values, as_overrides(overrides))
+    if strangers := sorted(set(values) - _SECTIONS):
+        raise SettingsError(
+            f"{strangers[0]}: an embedder has the sections embedder (as in embedder.batch_size=512), corpus, which "
+            "says how files are read, and card"
+        )
+    for name, value in values.get("card", {}).items():
+        set_value(values, f"embedder.card.{name}", value)
+    if seed is not None:
+        set_value(values, "embedder.seed", seed)
+    budget = EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps)
+    return EmbedderChoice(
+        validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
+        validated(CorpusSettings, values.get("corpus", {}), where="corpus"),
+        budget,
+    )
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The masked language model that a training begins with.
+
+    Attributes:
+        folder: Where it is.
+        tokenizer: Its tokenizer.
+        has_head: Whether it has a head for masked tokens.
+        origin: What it is, for the card.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer
+    has_head: bool
+    origin: Origin
+
+    def load(self) -> MaskedLM:
+        """A copy to be trained.
+
+        Raises:
+            ModelError: A file is damaged.
+        """
+        with files_checked(self.folder):
+            return load_model(self.folder, mask_id=self.tokenizer.special.mask)
+
+
+def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
+    """Looks at the model that a training is to begin with.
+
+    Raises:
+        ModelError: It is not there, none of our encoder's, fine-tuned for a task, or has no head for masked tokens
+            where these are to be learned.
+        TokenizerError: Its tokenizer cannot be used.
+    """
+    folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
+    if is_fine_tuned(folder):
+        raise ModelError(
+            f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
+            "from"
+        )
+    if runs_in_transformers(folder):
+        raise ModelError(
+            f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
+            "layouts of BERT, RoBERTa and ModernBERT; give one of these"
+        )
+    tokenizer = load_tokenizer(folder)
+    config = read_fitting_config(folder, tokenizer)
+    has_head = has_prediction_head(folder, config.layout)
+    if settings.mlm_weight > 0.0 and not has_head:
+        raise ModelError(
+            f"{folder}: a bare encoder without a head for masked tokens, which are to be learned beside the pairs; "
+            "learn pairs alone with --set embedder.mlm_weight=0, or give a masked language model"
+        )
+    name = lasting_name(model, folder)
+    return Beginning(folder, tokenizer, has_head, Origin(name, checkpoint_sha256(folder), base_models(name, folder)))
+
+
+def fitting_settings(settings: EmbedderSettings, beginning: Beginning) -> EmbedderSettings:
+    """The settings with crops no longer than the model.
+
+    Raises:
+        SettingsError: Even the shortest crops are longer.
+    """
+    config = read_fitting_config(beginning.folder, beginning.tokenizer)
+    room = config.max_position_embeddings - len(beginning.tokenizer.special.around)
+    if settings.shortest > room or max(settings.first_lengths[0], settings.second_lengths[0]) > room:
+        raise SettingsError(
+            f"embedder.first_lengths and second_lengths begin with {settings.first_lengths[0]} and "
+            f"{settings.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
+        )
+    cut = {
+        name: (least, min(most, room))
+        for name, (least, most) in (
+            ("first_lengths", settings.first_lengths),
+            ("second_lengths", settings.second_lengths),
+        )
+    }
+    return settings.model_copy(update=cut)
+
+
+def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: str | Path,
+    corpus: Texts | None = None,
+    *,
+    out: str | Path,
+    minutes: float | None = None,
+    steps: int | None = None,
+    pairs: str | Path | None = None,
+    seed: int | None = None,
+    settings: Overrides = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Embedder:
+    """Makes an embedding model of a masked language model and text without labels.
+
+    Args:
+        model: Folder of a masked language model (BERT, RoBERTa or ModernBERT), of a run, or its name on the hub.
+        corpus: Files, folders or patterns of text, one folder of data that was prepared with the model's tokenizer, or
+            texts in memory (see `unmask.text.given`). None: only the user's pairs.
+        out: Folder of the result.
+        minutes: Budget in minutes of training; 10 where no budget is given.
+        steps: Budget in steps.
+        pairs: A table of pairs of the user's own: `query`, `text`, perhaps `negative` or `label`.
+        seed: Of order, crops and masks; None: 0.
+        settings: `embedder.key=value` overrides of `EmbedderSettings`, `corpus.key=value`, `card.key=value`, or a dict.
+        resume: Go on with the training in `out`, begun with the same model, text and settings (from the beginning where
+            there is none). What is asked for of the card may be new.
+        overwrite: Replace what is in `out`.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: Whatever is wrong with files, settings or folders.
+        Interrupted: SIGINT or SIGTERM; the state was saved.
+    """
+    _check_alone()
+    reporter = reporter or usual_reporter()
+    folder = EmbedderFolder(Path(out))
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed)
+    given = _given(corpus, pairs)
+    beginning = beginning_with(model, choice.embedder)
+    fitted = fitting_settings(choice.embedder, beginning)
+    inputs = [beginning.folder, *_files(given), *([] if pairs is None else [Path(pairs)])]
+    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+    with Interruption() as interruption, ExitStack() as held:
+        held.enter_context(folder.claimed.held())
+        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+        goes_on = resume and folder.claimed.is_claimed
+        if overwrite:
+            folder.clear()
+        if goes_on and folder.summary.is_file():
+            return _finished(folder, fitted.card, reporter)
+        try:
+            data, content = _data(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
+            plan = EmbedderPlan(fitted, choice.budget, _fingerprint(content, fitted))
+            run = EmbedderRun(folder, beginning.load(), beginning.tokenizer, data, plan, reporter, interruption)
+        except UnmaskError:
+            if not goes_on:  # nothing was begun: the next try shall not be told of it
+                folder.clear()
+            raise
+        reporter.begin(may_end_early=fitted.patience is not None)
+        run.run()
+        reporter.note("writing the model")
+        return Embedder(folder.root, _write_result(folder, run, beginning, given, pairs, fitted))
+
+
+def _check_alone() -> None:
+    """Several processes would have to tell all vectors to each other, which is not built."""
+    group = join_group()
+    if group.share.of == 1:
+        return
+
+    def refuse() -> None:
+        raise SettingsError("an embedder is trained by one process; start it without torchrun")
+
+    alike(group, refuse)
+
+
+def _given(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
+    if corpus is None:
+        if pairs is None:
+            raise SettingsError("give text to learn from: files or a folder, or pairs of your own with --pairs")
+        return []
+    given = told_apart(corpus) or []
+    named = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
+    if named and not is_prepared(named):
+        find_sources(named, announce=False)
+    return given
+
+
+def _files(given: Sequence[Named]) -> list[Path]:
+    return [Path(name) for name in given if not isinstance(name, InMemory) and not is_stream(name)]
+
+
+def _data(
+    folder: EmbedderFolder,
+    given: Sequence[Named],
+    pairs: str | Path | None,
+    beginning: Beginning,
+    choice: EmbedderChoice,
+    fitted: EmbedderSettings,
+    reporter: Reporter,
+    *,
+    goes_on: bool,
+) -> tuple[PairData, dict[str, Any]]:
+    """Pairs, and what the training is about, which is written into a new folder."""
+    texts = None
+    if given and goes_on and folder.texts.is_file():
+        texts = TokenTexts.load(folder.texts)
+    elif given:
+        files = list(keep_given(given, folder.root, kept=goes_on, notify=reporter.notify))
+        texts = read_texts(
+            files,
+            beginning.tokenizer,
+            choice.corpus,
+            holdout=fitted.holdout,
+            note=reporter.note,
+            notify=reporter.notify,
+        )
+    text_pairs: TextPairs | None = None if pairs is None else read_pairs(Path(pairs), fitted.columns)
+    content = {
+        "model": beginning.origin.checkpoint,
+        "model_sha256": beginning.origin.sha256,
+        "corpus_files": [str(path.absolute()) for path in _files(given)],
+        "pairs_file": None if pairs is None else str(Path(pairs).absolute()),
+        "pairs_sha256": None if pairs is None else file_sha256(Path(pairs)),
+        "texts_sha256": None if texts is None else texts.fingerprint,
+        "corpus": choice.corpus.plain(),
+        "embedder": choice.embedder.model_dump(),
+        "minutes": choice.budget.minutes,
+        "steps": choice.budget.steps,
+    }
+    if goes_on:
+        folder.check_same(content)
+    data = pair_data(texts, text_pairs, beginning.tokenizer, fitted, note=reporter.note)
+    if not goes_on:
+        if texts is not None:
+            texts.save(folder.texts)
+        folder.begin(content)
+    return data, content
+
+
+def _fingerprint(content: dict[str, Any], settings: EmbedderSettings) -> str:
+    """Of what decides the weights, wherever its files lie."""
+    deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
+    deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _write_result(
+    folder: EmbedderFolder,
+    run: EmbedderRun,
+    beginning: Beginning,
+    given: Sequence[Named],
+    pairs: str | Path | None,
+    settings: EmbedderSettings,
+) -> dict[str, Any]:
+    """Writes the model and, last, the summary, which is returned.
+
+    Raises:
+        WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
+    """
+    temperature, state = run.temperature, run.state
+    model, history = without_temperature(state.model), run.history
+    config = model.config
+    with writing(folder.model), whole_folder(folder.model) as partial:
+        save_model(model, partial, with_head=beginning.has_head)
+        length = config.max_position_embeddings
+        beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
+        write_sentence_files(partial, max_length=length, width=config.hidden_size)
+        write_checksums(partial)
+    best = [line for line in history if state.best is not None and line["step"] == state.best.step]
+    last = best[-1] if best and settings.patience is not None else history[-1] if history else None
+    names = ("kinds", "mlm_loss")
+    after = None if last is None else {name: last[name] for name in names}
+    summary: dict[str, Any] = {
+        "model": str(folder.model),
+        "num_parameters": model.num_parameters,
+        "dimension": config.hidden_size,
+        "dimensions": list(settings.dimensions_for(config.hidden_size)),
+        "max_length": config.max_position_embeddings,
+        "steps": state.step,
+        "tokens_seen": state.tokens_seen,
+        "seconds": state.seconds,
+        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
+        "pairs_seen": state.step * min(settings.batch_size, run.stream.size),
+        "temperature": temperature,
+        "before": {name: history[0][name] for name in names} if history else None,
+        "after": after,
+        "recall_at_10": None if after is None else {kind: f["recall_at_10"] for kind, f in after["kinds"].items()},
+        "best_step": None if state.best is None else state.best.step,
+        "data": run.data.facts,
+        "device": model.encoder.device.type,
+    }
+    files = [path.name for path in _files(given)] + ([] if pairs is None else [Path(pairs).name])
+    plain = settings.model_dump(mode="json", exclude={"card"})
+    write_embedder_card(
+        folder.model,
+        summary=summary,
+        settings=plain,
+        card=settings.card,
+        files=files or ["texts in memory"],
+        origin=beginning.origin,
+    )
+    write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
+    write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    return summary
+
+
+def _finished(folder: EmbedderFolder, card: CardSettings, reporter: Reporter) -> Embedder:
+    if change_card(folder.model, card):
+        reporter.note(f"{folder.model / CARD} was changed as asked for")
+    reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
+    return Embedder(folder.root, folder.read_summary())

@@ -1,0 +1,350 @@
+"""The training of an embedding model: the loop that pretraining uses, with pairs as what is learned first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import torch
+
+from unmask.embedding.embedder_folder import EmbedderFolder
+from unmask.embedding.hard_negatives import load_negatives, mine, save_negatives
+from unmask.embedding.pair_data import PairData
+from unmask.embedding.pair_stream import PairStream
+from unmask.embedding.retrieval import EmbedderMeasured, measure
+from unmask.embedding.settings import EmbedderSettings
+from unmask.errors import DivergedError
+from unmask.files import typed
+from unmask.masking.masker import Masker
+from unmask.network.compiling import compile_model
+from unmask.network.config import EncoderConfig
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import ContrastHead
+from unmask.pretraining.run_metrics import MetricsFile, read_metrics
+from unmask.pretraining.run_reporter import Reporter
+from unmask.pretraining.training_run import CHECKPOINT_SECONDS, Interrupted, Interruption
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.budget import Budget
+from unmask.training.checkpoints import (
+    Best,
+    CheckpointWriter,
+    TrainState,
+    checkpoint_path,
+    clear_parts,
+    list_checkpoints,
+    load_checkpoint,
+)
+from unmask.training.contrast import contrast_objective
+from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
+from unmask.training.learning_rate import LinearDecay
+from unmask.training.loop import StepReport, begin_with_parts, train
+from unmask.training.objectives import PREDICT_MASKED
+from unmask.training.optimizer import Optimizer
+from unmask.training.settings import TrainingSettings
+
+EVALUATION = "evaluation"
+_ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
+_TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
+
+
+@dataclass(frozen=True)
+class EmbedderBudget:
+    """How long is trained; one of the two is given."""
+
+    minutes: float | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class EmbedderPlan:
+    """What a training does.
+
+    Attributes:
+        settings: As given, with crops that fit the model.
+        budget: How long.
+        fingerprint: Of model, text and settings; checkpoints belong to it.
+    """
+
+    settings: EmbedderSettings
+    budget: EmbedderBudget
+    fingerprint: str
+
+
+def training_settings(
+    settings: EmbedderSettings, budget: EmbedderBudget, stream: PairStream, config: EncoderConfig
+) -> TrainingSettings:
+    """What the loop and the optimizer are told.
+
+    Args:
+        settings: As given.
+        budget: Of the training.
+        stream: Whose rows they are.
+        config: Of the model.
+    """
+    length = stream.row_length
+    mean_lengths = [(most - least) / math.log(most / least) if most > least else least
+                    for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
+    positions = settings.batch_size * (sum(mean_lengths) + 2 * len(stream.tokenizer.special.around))
+    micro = settings.micro_batch_tokens
+    if micro is None and choose_device().type == "cpu":
+        micro = positions_on_cpu(config)
+    return TrainingSettings(
+        steps=budget.steps,
+        minutes=budget.minutes,
+        sequence_length=length,
+        batch_tokens=max(length, math.ceil(positions / length) * length),
+        micro_batch_tokens=None if micro is None else max(micro, length),
+        learning_rate=settings.learning_rate_for(config.hidden_size),
+        schedule=LinearDecay(kind="linear", warmup=settings.warmup),
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        optimizer=settings.optimizer,
+        precision=settings.precision,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        seed=settings.seed,
+    )
+
+
+def positions_on_cpu(config: EncoderConfig) -> int:
+    """How many positions are computed at once in memory of about 2 GB, by what a layer keeps of each, in float32."""
+    kept = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
+    return max(1024, _ON_CPU // kept)
+
+
+class EmbedderRun:
+    """From pairs to a trained model, or to an interruption.
+
+    Args:
+        folder: Of the training.
+        model: The masked language model that it begins with; changed in place.
+        tokenizer: Its tokenizer.
+        data: Pairs.
+        plan: How.
+        reporter: Told of the progress.
+        interruption: Asked after every step.
+    """
+
+    def __init__(
+        self,
+        folder: EmbedderFolder,
+        model: MaskedLM,
+        tokenizer: Tokenizer,
+        data: PairData,
+        plan: EmbedderPlan,
+        reporter: Reporter,
+        interruption: Interruption,
+    ) -> None:
+        settings, budget = plan.settings, plan.budget
+        self.folder, self.settings, self.data = folder, settings, data
+        self.reporter, self.interruption = reporter, interruption
+        self.fingerprint = plan.fingerprint
+        device = choose_device()
+        self.stream = PairStream(
+            data.tokens,
+            data.parts,
+            data.given,
+            tokenizer,
+            settings,
+            most_positions=model.config.max_position_embeddings,
+        )
+        self.training = training_settings(settings, budget, self.stream, model.config)
+        dtype = choose_dtype(settings.precision, device)
+        if settings.learn_temperature:
+            model.add_module(ContrastHead.name, ContrastHead(settings.temperature))
+        model = model.to(device)
+        model.encoder.compute_dtype = dtype
+        model.encoder.gradient_checkpointing = settings.gradient_checkpointing
+        steps = self.training.known_steps
+        if why_not_compiled("auto", device, minutes=budget.minutes, steps=steps) is None:
+            compile_model(model, tuned=False)
+        optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of)
+        self.state = TrainState(model, optimizer)
+        self.leading = contrast_objective(
+            temperature=settings.temperature, dimensions=settings.dimensions_for(model.config.hidden_size)
+        )
+        with_mlm = settings.mlm_weight > 0.0
+        self.others = (replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else ()
+        self.masker = (
+            Masker.from_tokenizer(tokenizer, rate=settings.mask_rate, seed=settings.seed) if with_mlm else None
+        )
+        self.history: list[dict[str, Any]] = []
+
+    @property
+    def temperature(self) -> float:
+        """As it is set, or as far as it is learned."""
+        head = self.state.model.find_head(ContrastHead)
+        return self.settings.temperature if head is None else head.temperature.item()
+
+    def run(self) -> None:
+        """Trains from the last checkpoint on; afterwards the state's model is the result.
+
+        Raises:
+            DivergedError: The loss is not finite; the text says what to do.
+            Interrupted: A signal came; the state was saved.
+            RunError: A checkpoint cannot be written or read.
+            MemoryFullError: Not even one row fits into memory.
+        """
+        self._announce()
+        self._resume()
+        self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
+        self.history = [line for line in read_metrics(self.folder.metrics) if line.get("kind") == EVALUATION]
+        if self.state.step == 0:
+            self._evaluate()
+        with (
+            self.interruption.patience(),
+            CheckpointWriter(
+                self.folder.checkpoints, fingerprint=self.fingerprint, keep=self.settings.checkpoint.keep
+            ) as self.checkpoints,
+        ):
+            self._consume()
+            self._save()
+        self._take_best()
+
+    def _announce(self) -> None:
+        model, settings = self.state.model, self.settings
+        dimensions = settings.dimensions_for(model.config.hidden_size)
+        beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
+        pairs, width = min(settings.batch_size, self.stream.size), model.config.hidden_size
+        self.reporter.note(
+            f"{self.stream.size:,} pairs an epoch, {pairs:,} a step; vectors of {width}{beginnings}; "
+            f"model with {model.num_parameters:,} parameters, "
+            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
+        )
+        parts = self.training.micro_batch_tokens
+        if parts is not None and parts < self.training.batch_tokens:
+            self.reporter.note(
+                f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)"
+            )
+
+    def _resume(self) -> None:
+        clear_parts(self.folder.checkpoints)
+        checkpoints = list_checkpoints(self.folder.checkpoints)
+        if not checkpoints:
+            return
+        load_checkpoint(checkpoints[-1], self.state, fingerprint=self.fingerprint)
+        self.stream.negatives = load_negatives(self.folder.negatives, self.state.step)
+        self.reporter.note(f"going on from step {self.state.step:,} ({checkpoints[-1].name})")
+
+    def _consume(self) -> None:
+        """Takes the loop's reports."""
+        progress = Budget.of(self.training).progress(self.state.spent)
+        done, saved = int(progress * self.settings.evaluations), self.state.seconds
+        begin_with_parts(self.state, self.masker, self.training)
+        micro_tokens = self.state.micro_tokens
+        loop = train(self.state, self.stream, self.masker, self.training, objectives=self.others, leading=self.leading)
+        try:
+            for report in loop:
+                self.metrics.step(report)
+                self.reporter.step(report)
+                if self.state.micro_tokens != micro_tokens:
+                    micro_tokens = self.state.micro_tokens
+                    self.reporter.note(
+                        f"memory ran out: steps are made in parts of {micro_tokens:,} positions from now on "
+                        "(the same result, more slowly)"
+                    )
+                due = self._mine(report) or self._checkpoint_due(report, saved)
+                number = int(report.progress * self.settings.evaluations)
+                if number > done or report.progress >= 1.0:
+                    done = number
+                    due = self._evaluate() or due
+                if due or self.interruption.signum:
+                    self._save()
+                    saved = report.seconds
+                if self.interruption.signum:
+                    self._stop(self.interruption.signum, report.step)
+                if self._has_waited():
+                    self.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
+                    break
+        except DivergedError as error:
+            rate = self.training.learning_rate / 3
+            raise DivergedError(
+                f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
+            ) from error
+
+    def _mine(self, report: StepReport) -> bool:
+        """Looks for hard negatives when it is time; whether that was done."""
+        wanted = self.settings.hard_negatives
+        if wanted is None or self.stream.negatives is not None or not wanted.after <= report.progress < 1.0:
+            return False
+        found = mine(self.state.model, self.stream, wanted)
+        save_negatives(self.folder.negatives, found, report.step)
+        self.stream.negatives = found
+        have = int((found.parts >= 0).any(1).sum())
+        self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(found.parts):,} parts")
+        return True
+
+    def _evaluate(self) -> bool:
+        """Measures the model; whether it is the best so far.
+
+        Raises:
+            DivergedError: The held-out loss is not finite.
+        """
+        if not self.data.held or (self.history and self.history[-1]["step"] == self.state.step):
+            return False
+        found = measure(
+            self.state.model, self.stream, self.data.held, temperature=self.settings.temperature, masker=self.masker
+        )
+        if not math.isfinite(found.loss):
+            raise DivergedError(f"the held-out loss behind step {self.state.step} is {found.loss}")
+        self._record(found)
+        if self.state.step == 0 or (self.state.best is not None and found.loss >= self.state.best.loss):
+            return False
+        self.state.best = Best(self.state.step, found.loss)
+        return self.settings.patience is not None
+
+    def _record(self, found: EmbedderMeasured) -> None:
+        state = self.state
+        line = {
+            "kind": EVALUATION,
+            "step": state.step,
+            "seconds": round(state.seconds, 3),
+            "loss": found.loss,
+            **found.plain(),
+        }
+        self.metrics.other(line)
+        self.history.append(line)
+        self.reporter.note(f"step {state.step:>6,}: {found.in_words()}")
+
+    def _has_waited(self) -> bool:
+        """Whether the held-out loss has not fallen for too long."""
+        patience = self.settings.patience
+        losses = [line["loss"] for line in self.history if line["step"]]
+        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+
+    def _take_best(self) -> None:
+        """Goes back to the best weights where the training was to end with them."""
+        best, state = self.state.best, self.state
+        if self.settings.patience is None or best is None or best.step == state.step:
+            return
+        spent = state.step, state.tokens_seen, state.seconds
+        load_checkpoint(checkpoint_path(self.folder.checkpoints, best.step), state, fingerprint=self.fingerprint)
+        state.step, state.tokens_seen, state.seconds = spent
+        self.reporter.note(f"the best model is that of step {best.step:,}")
+
+    def _checkpoint_due(self, report: StepReport, saved_seconds: float) -> bool:
+        every_steps = self.settings.checkpoint.every_steps
+        if every_steps is not None:
+            return report.step % every_steps == 0
+        return report.seconds - saved_seconds >= CHECKPOINT_SECONDS
+
+    def _save(self) -> None:
+        self.metrics.sync()
+        self.checkpoints.save(self.state)
+
+    def _stop(self, signum: int, step: int) -> NoReturn:
+        self.checkpoints.wait()
+        way_on = f"go on with --out {typed(self.folder.root)} --resume"
+        raise Interrupted(signum, f"stopped and saved at step {step:,}; {way_on}")
+
+
+def _factor_of(name: str) -> float:
+    return _TEMPERATURE_RATE if name.startswith(f"{ContrastHead.name}.") else 1.0
+
+
+def without_temperature(model: MaskedLM) -> MaskedLM:
+    """The model without what only its training needed; in float32."""
+    if model.find_head(ContrastHead) is not None:
+        delattr(model, ContrastHead.name)
+    model.encoder.compute_dtype = torch.float32
+    return model.eval()

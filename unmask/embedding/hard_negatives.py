@@ -1,0 +1,103 @@
+"""Wrong answers that a model itself takes for likely, without those that may well be right.
+
+    similarity to the first text of a pair   its second text   0.80
+                                             other parts       0.79  0.78 | 0.75  0.71  0.70  0.64 ...
+    margin 0.95: below 0.76                  too alike: left out    kept: the next four
+
+Shape suffixes: I = parts of documents, D = hidden size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch.nn import functional
+
+from unmask.embedding.pair_stream import MinedNegatives, PairStream
+from unmask.embedding.retrieval import text_vectors
+from unmask.embedding.settings import HardNegatives
+from unmask.errors import RunError
+from unmask.files import writing
+from unmask.hashing import mix_ints
+from unmask.network.encoder import MaskedLM
+from unmask.runner import evaluating
+
+_MINE = 23  # sets these draws apart
+_BLOCK = 1024  # parts that are compared with all at once
+_PART = 4096  # that are encoded at once
+_DEPTH = 4  # times as many of the nearest are looked at as are kept
+
+
+def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives) -> MinedNegatives:
+    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part.
+
+    Args:
+        model: As far as it is trained.
+        stream: Of the training.
+        settings: How many, and what counts as too alike.
+
+    Source: Moreira et al. 2024 (NV-Retriever), section 3.2.
+    """
+    parts = stream.parts
+    usable = np.flatnonzero(parts.can[:, 0])
+    first_ID, second_ID = _vectors(model, stream, usable)
+    key_I = torch.from_numpy(parts.key[usable])
+    found = np.full((len(parts), settings.each), -1, dtype=np.int64)
+    depth = min(len(usable), settings.each * _DEPTH)
+    for begin in range(0, len(usable), _BLOCK):
+        rows = slice(begin, begin + _BLOCK)
+        scores = first_ID[rows] @ second_ID.T
+        right = scores.diagonal(offset=begin)[:, None].clone()
+        scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
+        values, nearest = scores.topk(depth)
+        nearest[values == -torch.inf] = -1
+        kept = nearest[:, : settings.each].numpy()
+        found[usable[rows], : kept.shape[1]] = np.where(kept >= 0, usable[kept], -1)
+    return MinedNegatives(found)
+
+
+def _vectors(model: MaskedLM, stream: PairStream, parts: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of length 1 of the two texts of a pair of each part."""
+    key = mix_ints(_MINE, stream.settings.seed)
+    firsts, seconds = [], []
+    with evaluating(model):
+        for begin in range(0, len(parts), _PART):
+            drawn = stream.drawer.draw(parts[begin : begin + _PART], key, kind=0)
+            rows, _ = stream.rows(drawn)
+            vectors_ED, texts = text_vectors(model, rows)
+            order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E)
+            one_ID, other_ID = functional.normalize(vectors_ED, dim=1)[order_E].split(len(drawn.document))
+            firsts.append(one_ID)
+            seconds.append(other_ID)
+    return torch.cat(firsts), torch.cat(seconds)
+
+
+def save_negatives(file: Path, found: MinedNegatives, step: int) -> None:
+    """Keeps them for a training that goes on.
+
+    Raises:
+        WriteError: They cannot be written.
+    """
+    partial = file.with_name(file.name + ".partial")
+    with writing(file, SafetensorError):
+        save_file({"parts": np.ascontiguousarray(found.parts), "step": np.array([step])}, partial)
+        partial.replace(file)
+
+
+def load_negatives(file: Path, step: int) -> MinedNegatives | None:
+    """Those that were found by a step; None where that was not done yet.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    if not file.is_file():
+        return None
+    try:
+        content = load_file(file)
+        return MinedNegatives(content["parts"]) if int(content["step"][0]) <= step else None
+    except (OSError, KeyError, SafetensorError) as error:
+        raise RunError(f"{file}: damaged ({error}); remove it, and it is made again") from error

@@ -1,0 +1,147 @@
+"""How well held-out texts find their partners, and how well hidden tokens are still predicted.
+
+Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, N = predicted tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.embedding.pair_stream import DrawnPairs, PairStream
+from unmask.masking.masker import Masker
+from unmask.network.encoder import MaskedLM
+from unmask.rows.rows import Rows
+from unmask.runner import evaluating, hidden_states
+from unmask.training.contrast import PairedTexts, TextTargets, contrast_losses, mean_vectors
+from unmask.training.objectives import PREDICT_MASKED
+
+_POSITIONS = 8192  # at once
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What came of looking for the second text of each pair with its first.
+
+    Attributes:
+        pairs: How many there are.
+        loss: Of the pairs, in nats, as in training.
+        recall_at_1, recall_at_10: Share of the first texts whose partner is the nearest, or among the ten nearest, of
+            all second texts; texts of the same document are not counted as found before it.
+    """
+
+    pairs: int
+    loss: float
+    recall_at_1: float
+    recall_at_10: float
+
+    def in_words(self) -> str:
+        """`recall@10 81.3 % of 512`."""
+        return f"recall@10 {self.recall_at_10:.1%} of {self.pairs:,}"
+
+
+@dataclass(frozen=True)
+class EmbedderMeasured:
+    """An evaluation.
+
+    Attributes:
+        kinds: By the kind of pairs.
+        mlm_loss: Nats per hidden token of the first texts; None where masked tokens are not learned.
+    """
+
+    kinds: Mapping[str, Retrieval]
+    mlm_loss: float | None
+
+    @property
+    def loss(self) -> float:
+        """The mean over the kinds."""
+        return sum(found.loss for found in self.kinds.values()) / len(self.kinds)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kinds": {kind: asdict(found) for kind, found in self.kinds.items()}, "mlm_loss": self.mlm_loss}
+
+    def in_words(self) -> str:
+        """One line for the log."""
+        found = "; ".join(f"{kind}: {found.in_words()}" for kind, found in self.kinds.items())
+        return found if self.mlm_loss is None else f"{found}; masked tokens: loss {self.mlm_loss:.3f}"
+
+
+def measure(
+    model: MaskedLM,
+    stream: PairStream,
+    held: Mapping[str, DrawnPairs],
+    *,
+    temperature: float,
+    masker: Masker | None,
+) -> EmbedderMeasured:
+    """Evaluates a model, on the device that it is on.
+
+    Args:
+        model: Any state of it.
+        stream: Puts pairs into rows.
+        held: The pairs by kind.
+        temperature: Of the loss.
+        masker: Hides tokens, the same ones each time; None: masked tokens are not learned.
+    """
+    kinds = {}
+    totals = [0.0, 0]
+    with evaluating(model):
+        for kind, drawn in held.items():
+            rows, _ = stream.rows(drawn)
+            kinds[kind] = _retrieval(model, rows, temperature)
+            if masker is not None:
+                loss, count = _mlm(model, rows, masker)
+                totals = [totals[0] + loss, totals[1] + count]
+    return EmbedderMeasured(kinds, None if masker is None else totals[0] / max(totals[1], 1))
+
+
+def _parts(rows: Rows) -> list[Rows]:
+    size = max(1, _POSITIONS // rows.shape[1])
+    return [rows.part(begin, begin + size) for begin in range(0, rows.shape[0], size)]
+
+
+def text_vectors(model: MaskedLM, rows: Rows) -> tuple[Tensor, TextTargets]:
+    """Vectors [E, D] of the texts in rows, on the host and not yet of length 1; and what they are."""
+    vectors, targets = [], []
+    for part in _parts(rows):
+        texts = TextTargets.of(part)
+        hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
+        vectors.append(mean_vectors(hidden_TD, texts.map(lambda tensor: tensor.to(hidden_TD.device))).cpu())  # noqa: B023
+        targets.append(texts)
+    return torch.cat(vectors), TextTargets.joined(targets)
+
+
+def _retrieval(model: MaskedLM, rows: Rows, temperature: float) -> Retrieval:
+    vectors_ED, texts = text_vectors(model, rows)
+    count = texts.num_pairs
+    losses = contrast_losses(vectors_ED, texts, temperature=temperature)
+    pairs = PairedTexts.of(texts)
+    unit_ED = functional.normalize(vectors_ED, dim=1)
+    scores_PP = unit_ED[pairs.first_P] @ unit_ED[pairs.second_P].T
+    right_P1 = scores_PP.diagonal()[:, None]
+    before_P = ((scores_PP > right_P1) & ~pairs.forth_PC[:, :count]).sum(1)
+    return Retrieval(
+        count,
+        float(losses.total) / count,
+        float((before_P < 1).float().mean()),
+        float((before_P < 10).float().mean()),
+    )
+
+
+def _mlm(model: MaskedLM, rows: Rows, masker: Masker) -> tuple[float, int]:
+    """The summed loss at hidden tokens, and how many they are."""
+    total, count = 0.0, 0
+    for part in _parts(rows):
+        masked = masker(part)
+        targets = PREDICT_MASKED.targets(part, masked)
+        hidden_TD = hidden_states(model, masked.input_ids, part.segment_ids, part.position_ids)
+        moved = targets.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+        total += float(PREDICT_MASKED.losses(model, hidden_TD, moved, None).total)
+        count += len(targets)
+    return total, count

@@ -1,0 +1,214 @@
+"""Contrastive learning: the vectors of two texts that belong together are to be more alike than those of others.
+
+    pairs                  (a, b)  (c, d)  (e, f)
+    scores      a . b   a . d   a . f       each row and each column is a choice among the texts of the batch,
+                c . b   c . d   c . f       of which the one on the diagonal is right
+                e . b   e . d   e . f
+
+A text is a segment of a row; its vector is the mean over its tokens, special tokens included, divided by its length.
+What may be right as well is no wrong answer: pairs of the same document (or near-duplicates of it) and equal texts are
+left out of the choice.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, N = tokens of texts, E = texts, P = pairs, C = P and the
+wrong answers that were given, D = hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.masking.masker import MaskedRows
+from unmask.network.encoder import MaskedLM
+from unmask.network.heads import ContrastHead
+from unmask.network.loss import Losses
+from unmask.rows.rows import Rows
+from unmask.training.objectives import JointLoss, Objective
+
+CONTRAST = "contrast"
+FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
+# By which rows tell, at the first position of each segment, what text it is.
+PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
+
+
+@dataclass(frozen=True)
+class TextTargets:
+    """The texts of a batch.
+
+    Attributes:
+        positions_N: int64: places of their tokens in the flattened batch.
+        text_N: int64: which text each token is of.
+        pair_E: int64: the number of each text's pair, counted over the whole step.
+        side_E: int64: `FIRST`, `SECOND` or `WRONG`.
+        document_E: int64: what each is of; texts of one are never wrong answers to each other.
+        hash_E: int64: of its content; equal ones are none, either.
+        num_pairs: Pairs whose first text is here.
+    """
+
+    positions_N: Tensor
+    text_N: Tensor
+    pair_E: Tensor
+    side_E: Tensor
+    document_E: Tensor
+    hash_E: Tensor
+    num_pairs: int
+
+    @classmethod
+    def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:
+        """Those of rows whose classes tell what their segments are."""
+        segment_T = rows.segment_ids.flatten()
+        positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
+        begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
+        text_N = begins_T[positions_N].long().cumsum(0) - 1
+        pair_E, side_E, document_E, hash_E = (
+            rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)
+        )
+        return cls(positions_N, text_N, pair_E, side_E, document_E, hash_E, int((side_E == FIRST).sum()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
+        """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
+        nothing = parts[0].positions_N[:0]
+        return cls(
+            nothing,
+            nothing,
+            torch.cat([part.pair_E for part in parts]),
+            torch.cat([part.side_E for part in parts]),
+            torch.cat([part.document_E for part in parts]),
+            torch.cat([part.hash_E for part in parts]),
+            sum(part.num_pairs for part in parts),
+        )
+
+    def __len__(self) -> int:
+        return self.num_pairs
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by."""
+        return self.num_pairs
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
+        """The same with a change made to each tensor."""
+        return TextTargets(
+            change(self.positions_N),
+            change(self.text_N),
+            change(self.pair_E),
+            change(self.side_E),
+            change(self.document_E),
+            change(self.hash_E),
+            self.num_pairs,
+        )
+
+
+def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+    """The mean over the tokens of each text: [E, D], float32.
+
+    Args:
+        hidden_TD: Hidden states of the batch.
+        texts: What stands in it.
+    """
+    num_texts = len(texts.pair_E)
+    sums_ED = hidden_TD.new_zeros(num_texts, hidden_TD.shape[1], dtype=torch.float32)
+    sums_ED = sums_ED.index_add(0, texts.text_N, hidden_TD.index_select(0, texts.positions_N).float())
+    counts_E = sums_ED.new_zeros(num_texts).index_add(0, texts.text_N, sums_ED.new_ones(len(texts.text_N)))
+    return sums_ED / counts_E[:, None]
+
+
+@dataclass(frozen=True)
+class PairedTexts:
+    """The texts of a step by their sides, in the order of the pairs.
+
+    Attributes:
+        first_P, second_P: int64: which of the step's texts they are.
+        wrong_W: int64: those that were given as wrong answers.
+        forth_PC: bool: which of the second texts and wrong answers are no choice for each first text.
+        back_PP: bool: which of the first texts are none for each second text.
+    """
+
+    first_P: Tensor
+    second_P: Tensor
+    wrong_W: Tensor
+    forth_PC: Tensor
+    back_PP: Tensor
+
+    @classmethod
+    def of(cls, texts: TextTargets) -> PairedTexts:
+        """Sorts the texts of a step. Nothing waits for the device: how many there are is known."""
+        count = texts.num_pairs
+        order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E, stable=True)
+        first_P, second_P, wrong_W = order_E[:count], order_E[count : 2 * count], order_E[2 * count :]
+        candidate_C = order_E[count:]
+        document_P, hash_C = texts.document_E[first_P], texts.hash_E[candidate_C]
+        one_P, other_P = texts.hash_E[first_P], texts.hash_E[second_P]
+        same_first_PP = one_P[:, None] == one_P
+        same_second_PP = other_P[:, None] == other_P
+        crossed_PP = one_P[:, None] == other_P
+        # Of a document, the same text, or the text itself: right answers that belong to another pair.
+        forth_PC = (document_P[:, None] == texts.document_E[candidate_C]) | (one_P[:, None] == hash_C)
+        forth_PC = forth_PC | (other_P[:, None] == hash_C)
+        forth_PC[:, :count] |= same_first_PP
+        back_PP = (document_P[:, None] == document_P) | same_first_PP | same_second_PP | crossed_PP.T
+        forth_PC[:, :count].fill_diagonal_(False)
+        return cls(first_P, second_P, wrong_W, forth_PC, back_PP.fill_diagonal_(False))
+
+
+def contrast_losses(
+    vectors_ED: Tensor, texts: TextTargets, *, temperature: float | Tensor, dimensions: Sequence[int] = ()
+) -> Losses:
+    """The loss of each pair: its first text among all second texts, and its second among all first, half of each.
+
+    Args:
+        vectors_ED: Of all texts of a step, of any length.
+        texts: What they are.
+        temperature: That similarities are divided by.
+        dimensions: Of the beginnings of the vectors that are to do as well as the whole; the mean of all these losses
+            is taken, and that of the whole.
+
+    Source: van den Oord et al. 2018 (InfoNCE); symmetric as in Radford et al. 2021 (CLIP), section 2.3; beginnings of
+    vectors: Kusupati et al. 2022 (Matryoshka), section 3, whose sum is the mean here, so that weights beside it keep
+    their meaning.
+    """
+    pairs = PairedTexts.of(texts)
+    count = texts.num_pairs
+    right_P = torch.arange(count, device=vectors_ED.device)
+    candidate_C = torch.cat([pairs.second_P, pairs.wrong_W])
+    sizes = sorted({*dimensions, vectors_ED.shape[1]})
+    each_P = vectors_ED.new_zeros(count)
+    for size in sizes:
+        one_PD = functional.normalize(vectors_ED[pairs.first_P, :size], dim=1)
+        other_CD = functional.normalize(vectors_ED[candidate_C, :size], dim=1)
+        scores_PC = one_PD @ other_CD.T / temperature
+        forth_PC = scores_PC.masked_fill(pairs.forth_PC, -torch.inf)
+        back_PP = scores_PC[:, :count].T.masked_fill(pairs.back_PP, -torch.inf)
+        each_P = each_P + functional.cross_entropy(forth_PC, right_P, reduction="none") / (2 * len(sizes))
+        each_P = each_P + functional.cross_entropy(back_PP, right_P, reduction="none") / (2 * len(sizes))
+    wrong_P = forth_PC.detach().argmax(1) != right_P
+    return Losses(each_P.sum(), each_P.detach(), wrong_P)
+
+
+def contrast_objective(*, temperature: float, dimensions: Sequence[int] = ()) -> Objective:
+    """Vectors of pairs as an objective.
+
+    Args:
+        temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
+        dimensions: As for `contrast_losses`.
+    """
+
+    def of_vectors(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
+        head = model.find_head(ContrastHead)
+        heat = temperature if head is None else head.temperature
+        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
+        return contrast_losses(vectors_ED, texts, temperature=heat, dimensions=dimensions)
+
+    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+        return mean_vectors(hidden_TD, texts)
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
+        return of_vectors(model, mean_vectors(hidden_TD, texts), [texts])
+
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(vectors, of_vectors))

@@ -68,8 +68,16 @@ class NoUpdate:
         self.model = model
         self.trained: set[str] = set()
 
-    def computing(self, kind_of: Callable[[Exception], int], *, patient: bool = False) -> nullcontext[None]:
+    def computing(
+        self, kind_of: Callable[[Exception], int], *, num_parts: int = 1, patient: bool = False
+    ) -> nullcontext[None]:
         return nullcontext()
+
+    def parts_for(self, own: int, of_all: int) -> int:
+        return own
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        return work()
 
     def begin_last_part(self) -> None:
         pass

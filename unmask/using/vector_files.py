@@ -121,15 +121,20 @@ def check_out(out: str | Path, *, overwrite: bool) -> None:
     Raises:
         RunError: It is a folder, of no kind that is known, there already, or where nobody may look.
     """
-    if Path(out).suffix not in KINDS:
-        raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
     here = path_at(out)
     if here is None:
+        _check_ending(out)
         return
     with _as_run_error(here):
         check_file(here, overwrite=overwrite)
+        _check_ending(out)
         if not here.parent.is_dir():
             raise RunError(f"{here}: there is no folder {here.parent}; make it first")
+
+
+def _check_ending(out: str | Path) -> None:
+    if Path(out).suffix not in KINDS:
+        raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
 
 
 @contextmanager

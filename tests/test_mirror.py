@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,10 @@ def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatc
     with staged(ADDRESS, claim, resume=True) as root:
         names = sorted(path.name for path in (root / "checkpoints").iterdir())
         assert names == ["step-1", "step-2", "step-3"], "the address counts, where somebody else has gone on"
+    monkeypatch.setattr(mirror_module, "PAUSE", 60.0)
+    with staged(ADDRESS, claim, resume=True) as root:
+        shutil.rmtree(root / "checkpoints" / "step-1")
+    assert not [name for name in there(server) if "step-1" in name], "what goes before the first look is removed there"
     with staged(ADDRESS, claim, overwrite=True) as root:
         assert not (root / "checkpoints").exists()
         assert list(there(server)) == [".lock.json"]

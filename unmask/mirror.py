@@ -129,6 +129,7 @@ class Mirror:
         files = {name: self.folder / name for name in there if wanted(name)}
         missing = {name for name, path in files.items() if not path.is_file()}
         fetch_all(self._system, self.address, [(there[name], files[name]) for name in missing])
+        self._seen = set(files)  # so that one which goes before the first look is missed
         known, self._sent = self._sent, {}
         for name, remote in there.items():
             sent = known.get(name)

@@ -111,26 +111,27 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     Raises:
         UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
     """
-    check_out(out, overwrite=overwrite)
-    loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
-    how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-    loaded.to(choose_device())
-    with staged_file(out, overwrite=overwrite) as target, readable(file) as here:
-        texts = TextFile(here, column=column, id_column=id_column)
-        keep_freed_memory()
-        size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
-        tell = notify or usual_notify()
-        done, begin = 0, time.perf_counter()
-        note(texts.describe())
-        taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
-        note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
+    with staged_file(out, overwrite=overwrite) as target:
+        check_out(target, overwrite=overwrite)
+        loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
+        how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+        loaded.to(choose_device())
+        with readable(file) as here:
+            texts = TextFile(here, column=column, id_column=id_column)
+            keep_freed_memory()
+            size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
+            tell = notify or usual_notify()
+            done, begin = 0, time.perf_counter()
+            note(texts.describe())
+            taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
+            note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
 
-        def count(chars: int) -> None:
-            nonlocal done
-            done += chars
-            tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
+            def count(chars: int) -> None:
+                nonlocal done
+                done += chars
+                tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
-        report = embed_file(loaded, texts, target, how, count=count)
+            report = embed_file(loaded, texts, target, how, count=count)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from unmask.addresses import path_at
 from unmask.claimed import check_file, held_file
 from unmask.errors import CorpusError, RunError
 from unmask.text.reading import broken_character
@@ -115,26 +114,18 @@ KEEPS_IDS = {".parquet"}
 KINDS: dict[str, Callable[[Path, int], VectorFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
 
 
-def check_out(out: str | Path, *, overwrite: bool) -> None:
-    """Refuses, before any work is done, a file that cannot be written; at an address, by its ending alone.
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses, before any work is done, a file that cannot be written.
 
     Raises:
         RunError: It is a folder, of no kind that is known, there already, or where nobody may look.
     """
-    here = path_at(out)
-    if here is None:
-        _check_ending(out)
-        return
-    with _as_run_error(here):
-        check_file(here, overwrite=overwrite)
-        _check_ending(out)
-        if not here.parent.is_dir():
-            raise RunError(f"{here}: there is no folder {here.parent}; make it first")
-
-
-def _check_ending(out: str | Path) -> None:
-    if Path(out).suffix not in KINDS:
-        raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
+    with _as_run_error(out):
+        check_file(out, overwrite=overwrite)
+        if out.suffix not in KINDS:
+            raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
+        if not out.parent.is_dir():
+            raise RunError(f"{out}: there is no folder {out.parent}; make it first")
 
 
 @contextmanager

@@ -20,23 +20,13 @@ from tests.hub.helpers import put_in_cache
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-GUIDES = (
-    "README",
-    "finetuning",
-    "installing",
-    "limits",
-    "measuring",
-    "pretraining",
-    "searching_part",
-    "trainer",
-    "using",
-)
+GUIDES = ("README", "finetuning", "installing", "limits", "measuring", "pretraining", "search", "trainer", "using")
 WNUT = ("wnut17train", "emerging.dev", "emerging.test")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 ORDER = (
-    "prepare", "pretrain", "fill", "embed", "evaluate", "score", "export", "verify", "finetune", "predict", "compare",
-    "search", "evaluate-search",
+    "prepare", "pretrain", "embedder", "fill", "embed", "evaluate", "score", "export", "verify", "finetune", "predict",
+    "compare", "search", "evaluate-search",
 )  # fmt: skip
 
 
@@ -98,6 +88,9 @@ def test_every_command_runs(
                 place = arguments.index("--minutes")
                 del arguments[place : place + 2]
             arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
+        if command[0] == "embedder":
+            place = arguments.index("--minutes")
+            arguments[place : place + 2] = ["--steps", "2", "--set", "embedder.batch_size=8"]
         if command[0] == "compare":
             place = arguments.index("--minutes")
             arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]

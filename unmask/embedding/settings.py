@@ -118,7 +118,7 @@ class EmbedderSettings(Settings):
     temperature: float = Field(default=0.05, ge=0.01)
     learn_temperature: bool = False
     dimensions: tuple[Length, ...] | None = None
-    mlm_weight: float = Field(default=0.1, ge=0.0)
+    mlm_weight: float = Field(default=0.5, ge=0.0)
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
     masked: Literal["first", "both"] = "first"
     hard_negatives: HardNegatives | None = None

@@ -270,15 +270,17 @@ def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_
         unmask.embedder(base, [corpus], out=folder, steps=12, settings=asked, resume=True)
 
 
-def test_models_of_another_kind(base: Path, corpus: Path, tmp_path: Path) -> None:
-    tuned = shutil.copytree(base, tmp_path / "tuned")
-    config = json.loads((tuned / "config.json").read_text())
-    (tuned / "config.json").write_text(json.dumps(config | {"architectures": ["ModernBertForSequenceClassification"]}))
+def test_models_of_another_kind(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.embedding import embedder_making as module
+
     others = shutil.copytree(base, tmp_path / "others")
+    config = json.loads((others / "config.json").read_text())
     (others / "config.json").write_text(json.dumps(config | {"model_type": "deberta-v2"}))
-    for folder, message in ((others, "transformers runs this model, and not our encoder"),):
-        with pytest.raises(ModelError, match=message):
-            unmask.embedder(folder, [corpus], out=tmp_path / "e", steps=1)
+    with pytest.raises(ModelError, match="transformers runs this model, and not our encoder"):
+        unmask.embedder(others, [corpus], out=tmp_path / "e", steps=1)
+    monkeypatch.setattr(module, "is_fine_tuned", lambda folder: True)
+    with pytest.raises(ModelError, match="fine-tuned for a task, and no masked language model any more"):
+        unmask.embedder(base, [corpus], out=tmp_path / "e", steps=1)
 
 
 def test_several_processes_are_refused(base: Path, corpus: Path, tmp_path: Path,

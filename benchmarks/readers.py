@@ -2,7 +2,7 @@
 
     python benchmarks/readers.py TEXT --tokenizer DIR [--processes 2] [--rounds 3] [--table PAGE]
 
-The same passes over the same tasks, in turns: the survey (reading, splitting, the fingerprints of what is held out), and
+The same passes over the same tasks, in turns: the survey (reading, splitting, prints of what is held out), and
 the shards (reading once more, comparing with what is held out, tokenizing, writing). Every process has one thread. The
 text must be plain, of 64 MB or more: what is compressed is read by one process.
 """

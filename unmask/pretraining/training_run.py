@@ -119,6 +119,7 @@ def _behind(error: BaseException) -> Interrupted | None:
     return cause if cause is None or isinstance(cause, Interrupted) else _behind(cause)
 
 
+SETTLE_SECONDS = 60.0  # in which a checkpoint that is being written may be named as the latest
 CHECKPOINT_SECONDS = 120.0
 
 
@@ -324,6 +325,7 @@ class TrainingRun:
         return report.seconds - saved_seconds >= CHECKPOINT_SECONDS
 
     def _way_out(self) -> str:
+        self.checkpoints.settle(SETTLE_SECONDS)
         checkpoints = list_checkpoints(self.folder.checkpoints)
         last = f"the latest checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
         rate = self.recipe.training.learning_rate

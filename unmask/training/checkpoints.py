@@ -25,6 +25,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,6 +305,12 @@ class CheckpointWriter:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+
+    def settle(self, seconds: float) -> None:
+        """Waits until what was begun is whole or has failed, but no longer than so many seconds: where another process
+        has gone, it may never be."""
+        if self._writing is not None:
+            futures.wait([self._writing], timeout=seconds)
 
     def __enter__(self) -> CheckpointWriter:
         return self

@@ -154,7 +154,7 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     import s3fs
 
     s3fs.S3FileSystem().put(f"{data_folder}/", "bucket/data/", recursive=True)
-    steps = ["--steps", "400", *SMALL]
+    steps = ["--steps", "1200", *SMALL]
     command = [sys.executable, "-m", "unmask", "pretrain", "s3://bucket/data", "--out", "s3://bucket/runs/a", *steps]
     with subprocess.Popen(command, env=os.environ | server.environment, stderr=subprocess.DEVNULL) as process:
         wait_for(lambda: any(name.endswith("/state.json") for name in in_bucket("runs/a")), process)
@@ -167,7 +167,7 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     assert "going on from step" in errors
     there = fetched("runs/a", tmp_path / "there")
     kept = [path.relative_to(there).as_posix() for path in there.glob("checkpoints/*/state.json")]
-    assert kept == ["checkpoints/step-00000400/state.json"]
+    assert kept == ["checkpoints/step-00001200/state.json"]
     assert not (there / ".lock.json").exists()
     code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
     assert code == 0, errors

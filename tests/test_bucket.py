@@ -26,7 +26,7 @@ SMALL = [
     f"--set={setting}"
     for setting in (
         "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
-        "evaluation.times=1", "checkpoint.every_steps=10", "checkpoint.keep=1",
+        "evaluation.times=1", "checkpoint.every_steps=150",
     )
 ]  # fmt: skip
 
@@ -154,7 +154,7 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     import s3fs
 
     s3fs.S3FileSystem().put(f"{data_folder}/", "bucket/data/", recursive=True)
-    steps = ["--steps", "400", *SMALL]
+    steps = ["--steps", "1200", *SMALL]
     command = [sys.executable, "-m", "unmask", "pretrain", "s3://bucket/data", "--out", "s3://bucket/runs/a", *steps]
     with subprocess.Popen(command, env=os.environ | server.environment, stderr=subprocess.DEVNULL) as process:
         wait_for(lambda: any(name.endswith("/state.json") for name in in_bucket("runs/a")), process)
@@ -166,12 +166,13 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     assert code == 0, errors
     assert "going on from step" in errors
     there = fetched("runs/a", tmp_path / "there")
-    kept = sorted(path.parent.name for path in there.glob("checkpoints/*/state.json"))
-    assert kept[-1] == "step-00000400"
-    assert len(kept) <= 2
     assert not (there / ".lock.json").exists()
     code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
     assert code == 0, errors
+    kept, local = (
+        {path.parent.name for path in r.glob("checkpoints/*/state.json")} for r in (there, tmp_path / "local")
+    )
+    assert kept == local
     weights = "model/model.safetensors"
     assert file_sha256(there / weights) == file_sha256(tmp_path / "local" / weights), "as if nothing had happened"
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")

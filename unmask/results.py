@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -120,6 +121,29 @@ class Result(Readable):
     def shown(self) -> Iterator[Shown]:
         """What a person reads of it."""
         yield json.dumps(self.to_dict(), indent=1)
+
+
+@dataclass(frozen=True, repr=False)
+class Finished(Readable):
+    """What a verb leaves as a folder. What its summary says stands in attributes, too: `run.validation_loss`.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
 
 
 def legible(text: str) -> str:

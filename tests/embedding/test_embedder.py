@@ -184,7 +184,7 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert made.data["too_short"] == 0
     assert "recall@10 before" in repr(made)
     assert made.summary == made.to_dict() == json.loads((made.folder / "summary.json").read_text())
-    with pytest.raises(AttributeError, match="an embedder has no 'nothing'"):
+    with pytest.raises(AttributeError, match="Embedder has no 'nothing'"):
         _ = made.nothing
 
 

@@ -35,7 +35,7 @@ from unmask.progress import duration
 from unmask.recipe.architecture import checkpoint_sha256, read_fitting_config
 from unmask.recipe.overrides import Overrides, apply_overrides, as_overrides, set_value
 from unmask.report.embedder_page import write_embedder_card, write_embedder_report
-from unmask.results import Readable, Sheet, Shown
+from unmask.results import Finished, Sheet, Shown
 from unmask.settings import validated
 from unmask.tasks.task_model import is_fine_tuned
 from unmask.text.given import InMemory, Named, Texts, keep_given, told_apart
@@ -50,16 +50,8 @@ _SECTIONS = {"embedder", "corpus", "card"}
 
 
 @dataclass(frozen=True, repr=False)
-class Embedder(Readable):
-    """A finished embedding model. What its summary says stands in attributes, too: `found.recall_at_10`.
-
-    Attributes:
-        folder: Its folder.
-        summary: What `summary.json` says.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
+class Embedder(Finished):
+    """A finished embedding model. What its summary says stands in attributes, too: `found.recall_at_10`."""
 
     @cached_property
     def model(self) -> Any:
@@ -67,16 +59,6 @@ class Embedder(Readable):
         from unmask.using.loaded_model import load
 
         return load(self.folder / "model")
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["summary"][name]
-        except KeyError:
-            raise AttributeError(f"an embedder has no {name!r}") from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints, and `summary.json` holds."""
-        return self.summary
 
     def shown(self) -> Iterator[Shown]:
         """How well held-out texts find their partners, before and after, and what to do next."""

@@ -26,7 +26,7 @@ from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_repo
 from unmask.progress import duration
 from unmask.recipe.architecture import checkpoint_sha256
 from unmask.recipe.overrides import Overrides
-from unmask.results import Readable, Result, Sheet, Shown
+from unmask.results import Finished, Result, Sheet, Shown
 from unmask.staged import staged
 from unmask.tasks.known import task_named
 from unmask.tasks.labelled_files import ExampleFiles
@@ -115,31 +115,13 @@ def forecast(runs: Runs) -> FinetuneForecast:
 
 
 @dataclass(frozen=True, repr=False)
-class FineTuned(Readable):
-    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`.
-
-    Attributes:
-        folder: Its folder.
-        summary: What `summary.json` says.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
+class FineTuned(Finished):
+    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`."""
 
     @cached_property
     def model(self) -> TaskModel:
         """The best model."""
         return load_fine_tuned(self.folder / "model")
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["summary"][name]
-        except KeyError:
-            raise AttributeError(f"a fine-tuning has no {name!r}") from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints, and `summary.json` holds."""
-        return self.summary
 
     def shown(self) -> Iterator[Shown]:
         """A line a metric, and what to do next."""

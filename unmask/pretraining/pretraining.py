@@ -33,7 +33,7 @@ from unmask.progress import duration
 from unmask.recipe.architecture import find_checkpoint
 from unmask.recipe.overrides import Overrides, as_overrides
 from unmask.recipe.recipe import Recipe
-from unmask.results import Readable, Shown, Styled
+from unmask.results import Finished, Shown, Styled
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.lexicon_file import load_lexicon
 from unmask.staged import staged
@@ -46,31 +46,13 @@ from unmask.using.loaded_model import Model, load
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Readable):
-    """A finished run. What its summary says stands in attributes, too: `run.validation_loss`.
-
-    Attributes:
-        folder: Its folder.
-        summary: What `summary.json` says.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
+class Run(Finished):
+    """A finished run. What its summary says stands in attributes, too: `run.validation_loss`."""
 
     @cached_property
     def model(self) -> Model:
         """The trained model."""
         return load(self.folder / "model")
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["summary"][name]
-        except KeyError:
-            raise AttributeError(f"a run has no {name!r}") from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints, and `summary.json` holds."""
-        return self.summary
 
     def shown(self) -> Iterator[Shown]:
         """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""

@@ -205,7 +205,7 @@ class ClaimedFolder:
         """
         is_new = not self.root.exists()
         self.make()
-        with _held(self.root / LOCK, self.root / HOLDER, self.root, self.error):
+        with held_by(self.root / LOCK, self.root / HOLDER, self.root, self.error):
             try:
                 yield
             finally:
@@ -232,12 +232,37 @@ def held_file(out: Path, *, named: str | None = None) -> Iterator[None]:
     with writing(locks):
         locks.mkdir(mode=0o700, exist_ok=True)
     name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
-    with _held(locks / f"{name}.lock", locks / f"{name}.json", named or out, RunError):
+    with held_by(locks / f"{name}.lock", locks / f"{name}.json", named or out, RunError):
         yield
 
 
+def is_held(lock_file: Path) -> bool:
+    """Whether another process holds a lock now."""
+    if not lock_file.exists():
+        return False
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return True
+    lock.release()
+    return False
+
+
 @contextmanager
-def _held(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
+def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
+    """While it is entered, no other process holds this lock.
+
+    Args:
+        lock_file: The lock.
+        holder: Where it stands who holds it.
+        what: What is written meanwhile, for the error.
+        error: Its class.
+
+    Raises:
+        UnmaskError: Another process holds it.
+        WriteError: The folder is closed to us.
+    """
     lock = FileLock(lock_file)
     with writing(Path(what)):
         try:

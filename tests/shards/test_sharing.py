@@ -17,8 +17,10 @@ from tests.shards.test_jobs import SMALL, contents
 from tests.shards.test_stopped import kill, wait_for_parts
 from tests.text.test_split_check import changed, jaccard, random_text, words_of
 from unmask.cli.prepare import PrepareCommand
-from unmask.errors import CorpusError, DataError, SettingsError
+from unmask.errors import CorpusError, DataError, SettingsError, WriteError
 from unmask.pretraining.preparing import prepare as prepare_verb
+from unmask.progress import Progress
+from unmask.shards.data_folder import DataFolder
 from unmask.shards.manifest import Manifest, load_manifest
 from unmask.shards.passes import Sample
 from unmask.shards.preparation import join_parts, prepare, prepare_part
@@ -271,3 +273,126 @@ def test_ray_may_stand_alone() -> None:
             patch.setattr(PrepareCommand.__base__, "parse_args", lambda self, ctx, args: seen.append(args) or args)
             command.parse_args(None, args)
     assert seen == [["a", "--ray=auto"], ["a", "--ray=auto", "--out", "b"], ["a", "--ray", "host:1"]]
+
+
+def test_the_end_is_held_out_of_what_is_left(tmp_path: Path) -> None:
+    """Also where documents are left out, in several tasks; and whole groups by what is left of them."""
+    rows = [f"{random_text(random.Random(n % 700), 9)} {n % 700}" for n in range(2000)]
+    lines = [json.dumps({"text": row, "who": str(len(row) % 40)}) + "\n" for row in rows]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    left = [len(row.encode()) for row in rows[:700]]
+    end = CorpusSettings.model_validate({"holdout_from": "end", "holdout": 0.2, "cleaning": {"duplicates": "drop"}})
+    for size in (None, 20_000):
+        found = prepare(
+            [tmp_path / "a.jsonl"], tmp_path / "end", corpus=end, tokenizer=SMALL, workers=1, task_bytes=size
+        )
+        assert found.documents == 700
+        assert found.validation.bytes == round(sum(left) * 0.2)
+        assert found.train.bytes == sum(left) - found.validation.bytes
+    grouped = CorpusSettings.model_validate(
+        {"holdout_groups": "who", "holdout": 0.2, "cleaning": {"duplicates": "drop"}}
+    )
+    found = prepare(
+        [tmp_path / "a.jsonl"], tmp_path / "end", corpus=grouped, tokenizer=SMALL, workers=1, task_bytes=20_000
+    )
+    assert f"{found.validation.bytes / found.bytes:.1%} of the text" in found.plan
+
+
+def test_an_error_of_the_disk_in_a_worker_ends_all(tmp_path: Path) -> None:
+    """In a pass, where it is one of the system's, as that of a worker that died would be."""
+    rng = random.Random(1)
+    (tmp_path / "a.txt").write_text("\n".join(random_text(rng, 30) for _ in range(400)))
+    out = tmp_path / "out"
+    (out / "parts" / "sample-00001.arrow.partial").mkdir(parents=True)
+    with pytest.raises(WriteError, match=r"sample-00001\.arrow: cannot be written"):
+        prepare(
+            [tmp_path / "a.txt"], out, corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=2,
+            task_bytes=20_000,
+        )  # fmt: skip
+
+
+def test_what_another_try_has_made_is_not_taken(tmp_path: Path) -> None:
+    """A task's result is of the jobs that it was made of: they may have been made anew, of other text, meanwhile."""
+    rng = random.Random(2)
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(random_text(rng, 30) for _ in range(400)))
+    given_ = TokenizerSettings(path=str(_tokenizer(tmp_path, text)))
+
+    def run(size: int, stop_at: int | None = None) -> Manifest:
+        def stop(progress: Progress) -> None:
+            if progress.what == "tokenizing" and stop_at is not None and progress.done > stop_at:
+                raise KeyboardInterrupt
+
+        return prepare(
+            [text], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=given_, workers=1,
+            task_bytes=30_000, size_bytes=size, notify=stop,
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        run(9000, stop_at=50_000)
+    assert (tmp_path / "out" / "parts" / "00000.task").is_file()
+    with pytest.raises(KeyboardInterrupt):
+        run(14_000, stop_at=10_000)
+    found = run(9000)
+    whole = prepare(
+        [text], tmp_path / "whole", corpus=CorpusSettings(documents="line"), tokenizer=given_, workers=1,
+        task_bytes=30_000, size_bytes=9000,
+    )  # fmt: skip
+    assert found == whole
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def _tokenizer(folder: Path, text: Path) -> Path:
+    prepare([text], folder / "first", corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=1)
+    return folder / "first" / "tokenizer"
+
+
+def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(f"line {n} of the text" for n in range(6000)))
+
+    def change(progress: Progress) -> None:
+        if progress.what == "tokenizing":
+            text.write_text("\n".join(f"line {n} of another text" for n in range(6000)))
+
+    with pytest.raises(CorpusError, match=r"a\.txt: has changed while it was read; run the same command again"):
+        prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1, notify=change)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "sample"])
+def test_damaged_findings_are_found_anew(corpus: Path, tmp_path: Path, damage: str) -> None:
+    asked, out = given(corpus), tmp_path / "out"
+    prepare_part(asked, out, (1, 1), workers=1)
+    join_parts(asked, out)
+    prepare_part(asked, out, (1, 1), workers=1)
+    file = out / "parts" / ("survey-00001.npz" if damage == "truncated" else "sample-00001.arrow")
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"1 of 15 tasks are not done, or of other text or settings \(2;"):
+        join_parts(asked, out)
+    prepare_part(asked, out, (1, 1), workers=1)
+    assert isinstance(join_parts(asked, out), str)
+
+
+def test_a_failure_leaves_nothing_where_there_was_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one line\n" * 99 + b"\xff")
+    asked = PreparationInput([tmp_path / "a.txt"], CorpusSettings(), SMALL, AnnotationSettings())
+    for work in (lambda: prepare_part(asked, tmp_path / "out", (1, 2)), lambda: alone(asked, tmp_path / "out")):
+        with pytest.raises(CorpusError):
+            work()
+        assert not (tmp_path / "out").exists()
+
+
+def test_parts_and_whole_preparations_keep_out_of_each_other(corpus: Path, tmp_path: Path) -> None:
+    asked, out = given(corpus), tmp_path / "out"
+    with DataFolder(out).held_part(2, 3):
+        for work in (lambda: alone(asked, out), lambda: join_parts(asked, out)):
+            with pytest.raises(DataError, match="part 2/3 is being done now; wait until all parts have ended"):
+                work()
+        with pytest.raises(DataError, match="another process .* is writing here"):
+            prepare_part(asked, out, (2, 3))
+    alone(asked, out)
+    other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
+    with pytest.raises(
+        DataError, match=r"holdout = 0\.1, but now it is 0\.2.*: change that back, or give another out$"
+    ):
+        prepare_part(other, out, (1, 2))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.claimed import ClaimedFolder, held_file
+from unmask.claimed import LOCK, ClaimedFolder, held_by, is_held
 from unmask.errors import DataError
 from unmask.files import sync_folder, write_atomically, writing
 from unmask.shards.job_parts import PARTS
@@ -41,6 +41,7 @@ from unmask.values import parse_json
 UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
 # Written into the tokenizer that stands beside the data; a model writes its own length.
 ANY_LENGTH = int(1e9)
+_PART_LOCK = ".part-"
 _SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
 _MADE = re.compile(r"\d{5,}(-\d{5,})?\.(json|npy|task)")
 
@@ -171,7 +172,29 @@ class DataFolder:
         """
         with writing(self.parts):
             self.parts.mkdir(parents=True, exist_ok=True)
-        return held_file(self.parts / f"part {number} of {of}")
+        if is_held(self.root / LOCK):
+            raise DataError(f"{self.root}: another process prepares data here, or puts it together; wait for it")
+        lock = self.parts / f"{_PART_LOCK}{number}-of-{of}.lock"
+        return held_by(lock, lock.with_suffix(".json"), self.root, DataError)
+
+    def check_no_parts(self) -> None:
+        """Makes sure that nobody does a part of the work now.
+
+        Raises:
+            DataError: Somebody does.
+        """
+        for lock in sorted(self.parts.glob(f"{_PART_LOCK}*.lock")):
+            if is_held(lock):
+                part = lock.stem.removeprefix(_PART_LOCK).replace("-of-", "/")
+                raise DataError(f"{self.root}: part {part} is being done now; wait until all parts have ended")
+
+    def forget_failure(self) -> None:
+        """After an error, removes what nobody goes on from: nothing at all, or what lies beside whole data."""
+        if self.is_complete:
+            self.forget()
+        left = list(self.parts.glob("*")) if self.parts.is_dir() else []
+        if all(path.name.startswith(_PART_LOCK) and not is_held(path) for path in left):
+            shutil.rmtree(self.parts, ignore_errors=True)
 
     def finish(self, manifest: Manifest) -> None:
         """Removes shards that the manifest does not list, writes it, and removes what it was put together from.

@@ -82,8 +82,8 @@ def put_together(
         skipped.update(done.skipped)
         left_out += done.left_out
         found.join(done.found)
-        for name in done.jobs:
-            part = _of_job(root, name)
+        for name, content_hash in done.jobs.items():
+            part = _of_job(root, name, content_hash)
             train.add(part.train)
             validation.add(part.validation)
             census.texts += part.texts
@@ -126,9 +126,9 @@ def _of_task(work: Work, task: ReadTask) -> TaskPart:
     return part
 
 
-def _of_job(root: Path, name: str) -> JobPart:
+def _of_job(root: Path, name: str, content_hash: str) -> JobPart:
     part = load_part(root, name)
-    if part is None:
+    if part is None or part.content_hash != content_hash:
         raise _changed(part_file(root, name))
     return part
 

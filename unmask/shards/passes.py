@@ -16,9 +16,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import sys
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from unmask.errors import DataError
-from unmask.files import write_atomically, writing
+from unmask.errors import CorpusError, DataError
+from unmask.files import file_sha256, write_atomically, writing
 from unmask.shards.job_parts import PARTS, add_frequencies, load_part, npy_bytes
 from unmask.shards.job_work import cannot_write, finish_job
 from unmask.shards.jobs import Job, cut_jobs, utf8_bytes
@@ -117,6 +119,17 @@ class Work:
             content += [self.made_by, self.settled, self.size_bytes]
         return key_of(content)
 
+    def unchanged(self, before: str, kind: Pass, task: ReadTask) -> str:
+        """The key that was taken before a task was read, if it is the same by now.
+
+        Raises:
+            CorpusError: A file has changed while it was read.
+        """
+        if self.key(kind, task) != before:
+            names = ", ".join(str(source.path) for source in task.sources[:3])
+            raise CorpusError(f"{names}: has changed while it was read; run the same command again")
+        return before
+
     def file(self, name: str) -> Path:
         """A file of what is there only while the data is made."""
         return self.root / PARTS / name
@@ -124,15 +137,25 @@ class Work:
     def result(self, kind: Literal["look", "survey"], task: ReadTask) -> Mapping[str, Any] | None:
         """What a pass came to; None where it was not carried out, or of other text."""
         found = load_arrays(self.file(f"{kind}-{task.number:05d}.npz"))
-        return found if found is not None and bytes(found["key"]).decode() == self.key(kind, task) else None
+        if found is None or bytes(found["key"]).decode() != self.key(kind, task):
+            return None
+        sample = self.file(sample_name(task))
+        if kind == "look" or self.sample is None:
+            return found
+        return found if sample.is_file() and file_sha256(sample) == bytes(found["sample"]).decode() else None
 
     def finished(self, task: ReadTask) -> TaskPart | None:
         """What a task came to; None where its shards are not made, or not whole, or of something else."""
         part = load_task_part(self.root, task.number)
         if part is None or part.key != self.key("shards", task):
             return None
-        jobs = [load_part(self.root, name) for name in part.jobs]
-        return part if all(job is not None and job.is_whole(self.root) for job in jobs) else None
+        for name, content_hash in part.jobs.items():
+            job = load_part(self.root, name)
+            if job is None or (job.content_hash, job.made_by) != (content_hash, self.made_by):
+                return None  # another try has made it anew
+            if not job.is_whole(self.root):
+                return None
+        return part
 
     def is_done(self, kind: Pass, task: ReadTask) -> bool:
         """Whether a pass was carried out."""
@@ -164,12 +187,18 @@ def sample_name(task: ReadTask) -> str:
     return f"sample-{task.number:05d}.arrow"
 
 
-def load_arrays(path: Path) -> Mapping[str, Any] | None:
-    """Arrays as `save_arrays` wrote them; None where they are not there, or damaged."""
+def load_arrays(path: Path, *, of_task: int | None = None) -> Mapping[str, Any] | None:
+    """Arrays as `save_arrays` wrote them; None where they are not there, or damaged.
+
+    Args:
+        path: The file.
+        of_task: Arrays that are of other tasks (`near-3`) are not loaded; None loads all.
+    """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError):
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            names = [name for name in arrays.files if of_task is None or name.partition("-")[2] in ("", str(of_task))]
+            return {name: arrays[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 
@@ -192,7 +221,7 @@ class TaskPart:
 
     Attributes:
         key: Of what it was made.
-        jobs: Names of its jobs, in their order.
+        jobs: Names of its jobs, in their order, with the hash of what is in each.
         documents: How many it has, those without tokens as well.
         skipped: What was left out: reason to number.
         leaks: What of the held-out text was found in it, as `FoundLeaks.plain` gives it.
@@ -200,7 +229,7 @@ class TaskPart:
     """
 
     key: str
-    jobs: list[str]
+    jobs: dict[str, str]
     documents: int
     skipped: dict[str, int]
     leaks: Any
@@ -275,11 +304,6 @@ class TaskDoer:
         return None if self.work.plan is None else Annotator(self.work.plan)
 
     @cached_property
-    def decisions(self) -> Decisions:
-        """What was decided about all of the text."""
-        return load_decisions(self.work)
-
-    @cached_property
     def index(self) -> HeldIndex:
         """What is held out."""
         return HeldIndex(held_texts(_present(self.work, HELD)))
@@ -299,8 +323,9 @@ class TaskDoer:
         if self.work.is_done(kind, task):
             count(task.num_bytes)
         elif kind == "look":
+            key = self.work.key("look", task)
             arrays = self.work.corpus.look(task).arrays()
-            save_arrays(self.work.file(f"look-{number:05d}.npz"), arrays, self.work.key("look", task))
+            save_arrays(self.work.file(f"look-{number:05d}.npz"), arrays, self.work.unchanged(key, "look", task))
             count(task.num_bytes)
         elif kind == "survey":
             self._survey(task, count)
@@ -324,17 +349,18 @@ class TaskDoer:
 
     def reader(self, task: ReadTask) -> ShardReader:
         """What reads a task's jobs."""
-        return ShardReader(self.work, task, self.decisions, self.index, self.kept)
+        return ShardReader(self.work, task, load_decisions(self.work, task), self.index, self.kept)
 
     def _survey(self, task: ReadTask, count: Count) -> None:
         corpus, sample = self.work.corpus, self.work.sample
         held = HeldTexts(parts=corpus.plan.holdout_unit in ("part", "end"))
         labels: set[str] = set()
         skipped: Counter[str] = Counter()
-        takes, told = False, 0
+        takes, told, key = False, 0, self.work.key("survey", task)
+        decisions = load_decisions(self.work, task)
         path = self.work.file(sample_name(task))
         with _SampleWriter(path if sample is not None else None) as out:
-            pieces = self.kept.keep(corpus.read(task, self.decisions, skipped))
+            pieces = self.kept.keep(corpus.read(task, decisions, skipped))
             for piece, is_held in held.collect(pieces):
                 told += utf8_bytes(piece.text)
                 if told >= TOLD_BYTES:
@@ -350,21 +376,29 @@ class TaskDoer:
         self.kept.skipped = skipped
         count(told)
         names = np.frombuffer(json.dumps(sorted(labels)).encode(), dtype=np.uint8)
-        arrays = {**held.arrays(), "labels": names}
-        save_arrays(self.work.file(f"survey-{task.number:05d}.npz"), arrays, self.work.key("survey", task))
+        written = "" if sample is None else file_sha256(path)
+        arrays = {**held.arrays(), "labels": names, "sample": np.frombuffer(written.encode(), dtype=np.uint8)}
+        file = self.work.file(f"survey-{task.number:05d}.npz")
+        save_arrays(file, arrays, self.work.unchanged(key, "survey", task))
 
 
-def load_decisions(work: Work) -> Decisions:
+def load_decisions(work: Work, task: ReadTask | None = None) -> Decisions:
     """What was decided about all of the text.
+
+    Args:
+        work: What is done.
+        task: Whose documents are asked for; None asks for all.
 
     Raises:
         DataError: Somebody has removed it meanwhile.
     """
-    return decisions_of(_present(work, DECISIONS)) if any(work.corpus.wanted) else Decisions()
+    if not any(work.corpus.wanted):
+        return Decisions()
+    return decisions_of(_present(work, DECISIONS, of_task=None if task is None else task.number))
 
 
-def _present(work: Work, name: str) -> Mapping[str, Any]:
-    found = load_arrays(work.file(name))
+def _present(work: Work, name: str, *, of_task: int | None = None) -> Mapping[str, Any]:
+    found = load_arrays(work.file(name), of_task=of_task)
     if found is None:
         raise DataError(f"{work.file(name)}: was changed by somebody else; run the same command again")
     return found
@@ -408,8 +442,12 @@ class _SampleWriter:
         with writing(self._path, pa.ArrowException):
             self._stream.close()
             self._file.close()
-            if kind is None:
-                self._partial.replace(self._path)
+            if kind is not None:
+                self._partial.unlink(missing_ok=True)
+                return
+            with self._partial.open("rb") as file:
+                os.fsync(file.fileno())
+            self._partial.replace(self._path)
 
 
 class ShardReader:
@@ -429,7 +467,8 @@ class ShardReader:
         self._drops = work.corpus.settings.leaks == "drop"
         self._search = LeakSearch(index, every=self._drops)
         self._skipped: Counter[str] = Counter()
-        self._names: list[str] = []
+        self._made: dict[str, str] = {}
+        self._key = work.key("shards", task)
         self._documents = self._left_out = 0
         self._leaking = -1  # the document that was left out last
 
@@ -442,7 +481,7 @@ class ShardReader:
                 leaks = self._search.look(job.texts, job.held, job.offset)
                 left = self._without_leaks(job, leaks) if self._drops else job
                 if left.texts:
-                    self._names.append(left.name)
+                    self._made[left.name] = left.content_hash
                     yield left
 
     def _pieces(self) -> Generator[tuple[TextPiece, bool]]:
@@ -473,14 +512,14 @@ class ShardReader:
         root, name = self._work.root, f"{self.task.number:05d}"
         counts = np.zeros(vocab_size, dtype=np.int64)
         try:
-            for job in self._names:
+            for job in self._made:
                 add_frequencies(counts, root, job)
         except (OSError, ValueError) as error:
             raise DataError(f"{root / PARTS}: was changed by somebody else; run the same command again") from error
         skipped = self._skipped + Counter({LEAKS: self._left_out} if self._left_out else {})
-        key = self._work.key("shards", self.task)
+        key = self._work.unchanged(self._key, "shards", self.task)
         leaks = self._search.found.plain()
-        part = TaskPart(key, self._names, self._documents, dict(skipped), leaks, self._left_out)
+        part = TaskPart(key, self._made, self._documents, dict(skipped), leaks, self._left_out)
         used = np.flatnonzero(counts)
         try:
             write_atomically(root / PARTS / f"{name}.npy", npy_bytes(np.stack([used, counts[used]])))
@@ -494,8 +533,3 @@ def is_done(job: Job, work: Work) -> bool:
     part = load_part(work.root, job.name)
     fits = part is not None and (part.made_by, part.content_hash) == (work.made_by, job.content_hash)
     return part is not None and fits and part.is_whole(work.root)
-
-
-def num_done(work: Work, kind: Pass, tasks: Sequence[ReadTask]) -> int:
-    """Of how many tasks a pass was carried out."""
-    return sum(work.is_done(kind, task) for task in tasks)

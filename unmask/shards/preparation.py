@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         given = PreparationInput(paths, corpus, tokenizer, annotation, size_bytes, task_bytes)
         if resume and folder.is_complete:
             return _complete(folder, given.settings, note)
+        folder.check_no_parts()
+        stack.push(_forgetting(folder))
         before = None if overwrite else folder.unfinished()
         if overwrite:
             folder.forget()
@@ -90,6 +93,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         files = list(keep_given(given.paths, out, kept=before is not None, notify=notify))
         stages = Stages(folder, given, files, notify=notify, note=note)
         kept.may &= len(stages.tasks) == 1 and stages.corpus.fields is None
+        if before is not None and (finished := stages.finished_before()) is not None:
+            return finished
         stages.go_on(before)
         stages.look(sharing, stages.tasks)
         stages.decide()
@@ -137,14 +142,18 @@ def prepare_part(
     if not 1 <= number <= of:
         raise SettingsError(f"--part {number}/{of}: give the number of the part, from 1 on, and how many there are")
     _check_files(given.paths)
-    folder = DataFolder(out)
+    folder, is_new = DataFolder(out), not out.exists()
     folder.check()
     folder.claimed.make()
     if folder.is_complete:
-        _complete(folder, given.settings, note)
+        _complete(folder, given.settings, note, options=())
         return f"{out} is complete already"
-    with folder.held_part(number, of), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.push(_forgetting(folder, is_new=is_new))
+        stack.enter_context(folder.held_part(number, of))
         stages = Stages(folder, given, list(keep_given(given.paths, out)), notify=notify, note=note)
+        if stages.finished_before() is not None:
+            return f"{out} is complete already"
         kept = KeptText(may=False)
         sharing = _sharing(given, out, kept, stack, workers=workers, ray=None)
         mine = stages.tasks[number - 1 :: of]
@@ -178,8 +187,11 @@ def join_parts(
     folder.check()
     with folder.claimed.held():
         if folder.is_complete:
-            return _complete(folder, given.settings, note)
+            return _complete(folder, given.settings, note, options=())
+        folder.check_no_parts()
         stages = Stages(folder, given, list(keep_given(given.paths, out)), notify=notify, note=note)
+        if (finished := stages.finished_before()) is not None:
+            return finished
         if not stages.is_decided():
             stages.check_all("look")
             stages.decide()
@@ -214,10 +226,26 @@ def _check_options(*, workers: int | None, ray: str | None, resume: bool, overwr
         )
 
 
-def _complete(folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None]) -> Manifest:
-    """The manifest of data that needs no more work."""
+def _forgetting(folder: DataFolder, *, is_new: bool = False) -> Callable[..., None]:
+    """What removes, after an error, what nobody goes on from."""
+
+    def ended(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            folder.forget_failure()
+            if is_new:
+                with suppress(OSError):
+                    folder.root.rmdir()  # if it is empty
+
+    return ended
+
+
+def _complete(
+    folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None], *, options: tuple[str, ...] | None = None
+) -> Manifest:
+    """The manifest of data that needs no more work; by which options it may be written otherwise."""
     out, manifest = folder.root, load_manifest(folder.root)
-    folder.claimed.check_same(manifest.settings, settings)
+    claimed = folder.claimed if options is None else replace(folder.claimed, options=options)
+    claimed.check_same(manifest.settings, settings)
     for source in manifest.sources:
         path = Path(source["path"])
         if path.is_file() and path.stat().st_size != source["bytes"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import DataError, SettingsError, UnmaskError
@@ -17,7 +16,7 @@ from unmask.shards.passes import Pass, TaskDoer, Work
 from unmask.text.read_plan import ReadTask
 
 LOOK_SECONDS = 0.5
-_REACHED_SECONDS = 10.0
+_REACHED_SECONDS, _CANCELLED_SECONDS = 10.0, 30.0
 RETRIES = 5  # of a task whose node dies
 AUTO = "auto"
 _ONE = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -75,21 +74,31 @@ class OnRay:
         ray = self._ray
         shared = ray.put(work)
         carry_out = ray.remote(num_cpus=1, max_retries=RETRIES)(_carry_out)
-        waiting = {carry_out.remote(shared, kind, task.number, str(task.sources[0].path)): task for task in tasks}
-        while waiting:
-            done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
-            for reference in done:
-                task = waiting.pop(reference)
-                try:
-                    ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    raise _of_task(error) from error
-                except ray.exceptions.RayError as error:
-                    raise DataError(
-                        f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the same "
-                        "command again"
-                    ) from error
-                count(task.num_bytes)
+        waiting = {carry_out.remote(shared, kind, task.number, os.getcwd()): task for task in tasks}
+        try:
+            while waiting:
+                done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
+                for reference in done:
+                    task = waiting.pop(reference)
+                    self._get(reference)
+                    count(task.num_bytes)
+        finally:  # nobody writes into the folder afterwards
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCELLED_SECONDS)
+
+    def _get(self, reference: Any) -> None:
+        exceptions = self._ray.exceptions
+        try:
+            self._ray.get(reference)
+        except exceptions.RayTaskError as error:
+            raise _of_task(error) from error
+        except exceptions.RayError as error:
+            raise DataError(
+                f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the same command "
+                "again"
+            ) from error
 
 
 def _reach(address: str) -> None:
@@ -104,9 +113,12 @@ def _of_task(error: Any) -> Exception:
     return error.cause if isinstance(error.cause, UnmaskError) else RuntimeError(f"on a node of the cluster:\n{error}")
 
 
-def _carry_out(work: Work, kind: Pass, number: int, source: str) -> None:
+def _carry_out(work: Work, kind: Pass, number: int, folder: str) -> None:
+    if os.path.isdir(folder):  # paths may be relative to where the command was started
+        os.chdir(folder)
+    source = work.corpus.tasks[number].sources[0].path
     os.environ.update({**_ONE, "TOKENIZERS_PARALLELISM": "false"})
-    for path in (work.root, Path(source)):
+    for path in (work.root, source):
         if not path.exists():
             raise DataError(f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all")
     TaskDoer(work).do(kind, number, lambda num_bytes: None)

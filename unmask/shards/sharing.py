@@ -52,12 +52,21 @@ class OnThisMachine:
         doer = TaskDoer(work, self._kept)
         if kind != "shards":
             asked = Asked(work=work, kind=kind, tasks=[task.number for task in theirs])
-            self._pool.run(asked, _done_here(doer, kind, mine, count), count=count)
+
+            def counted_here(num_bytes: int) -> None:
+                count(num_bytes)
+                self._pool.listen(count)  # a worker's error ends what is done here, too
+
+            self._pool.run(asked, _done_here(doer, kind, mine, counted_here), count=count)
+            return
+        if self._pool.workers == 1:
+            for task in mine:
+                doer.do(kind, task.number, count)
             return
         readers: list[ShardReader] = []
         left = self._jobs(work, doer, mine, readers, count)
         first_two = list(islice(left, 2))
-        alone = not theirs and (self._pool.workers == 1 or len(first_two) < 2)
+        alone = not theirs and len(first_two) < 2
         left = chain(iter(first_two), left)
         del first_two  # so that the texts are not held to the end
         if alone:

@@ -174,6 +174,13 @@ class Stages:
         """What decisions about all of the text are made of."""
         return key_of([self.given.settings, [task.stamp for task in self.tasks]])
 
+    def finished_before(self) -> Manifest | None:
+        """The manifest of a try that was stopped when only tidying remained; that is done now."""
+        before = self.folder.unfinished()
+        if before is None or (before.settings, before.sources) != (self.given.settings, self._sources):
+            return None
+        return self.folder.finished(before)
+
     def go_on(self, before: Unfinished | None) -> None:
         """Takes up what an earlier try has left.
 
@@ -233,6 +240,7 @@ class Stages:
         Raises:
             UnmaskError: There are no classes, or no tokenizer can be trained.
         """
+        self.work.file(SETTLED).unlink(missing_ok=True)  # it speaks of a tokenizer that may go
         held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
         for task in self.tasks:
             found = self.work.result("survey", task)
@@ -273,6 +281,12 @@ class Stages:
                 return False
         except (OSError, ValueError, KeyError, TypeError):
             return False
+        try:
+            tokenizer = load_tokenizer(self.folder.tokenizer)
+        except TokenizerError:
+            return False
+        if _made_by(self.given.settings, tokenizer, self.work.plan) != state["made_by"]:
+            return False  # also where another version of a library is used here
         self.work = dataclasses.replace(self.work, **known)
         return True
 
@@ -304,6 +318,8 @@ class Stages:
         held = load_arrays(self.work.file(HELD))
         if held is None:
             raise _changed(self.work.root)
+        if stamp(self.corpus.all_sources()) != self._sources:
+            raise DataError("the text has changed while it was prepared; run the same command again")
         tokenizer = load_tokenizer(self.folder.tokenizer)
         decisions = load_decisions(self.work)
         manifest = put_together(self.work, self.given.settings, tokenizer, decisions, held_texts(held))
@@ -347,7 +363,7 @@ def _made_by(settings: dict[str, Any], tokenizer: Tokenizer, plan: AnnotationPla
 
 
 def _changed(root: Path) -> DataError:
-    return DataError(f"{root}: was changed by somebody else; run the same command again")
+    return DataError(f"{root}: was changed by somebody else, or the text was; run the same command again")
 
 
 def _check_known(manifest: Manifest) -> None:

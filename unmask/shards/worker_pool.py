@@ -121,6 +121,14 @@ class WorkerPool:
         for _ in self._threads:
             self._wait(_END, None)
 
+    def listen(self, count: Callable[[int], None]) -> None:
+        """Takes the answers that are there, while the caller has other things to do.
+
+        Raises:
+            UnmaskError: What a worker raised.
+        """
+        self._listen(count, 0.0)
+
     def _listen(self, count: Callable[[int], None], seconds: float) -> None:
         """Takes the answers that are there, and waits for one."""
         with contextlib.suppress(queue.Empty):
@@ -160,8 +168,9 @@ class WorkerPool:
                 write_frame(to, ("job", what) if order == _JOB else ("task", asked.kind, what))
                 del what  # the worker has it now
                 while (answer := read_frame(answers))[0] != "done":
-                    if answer[0] == "error":
-                        raise answer[1](answer[2])
+                    if answer[0] == "error":  # not raised here: it may be an `OSError`, as that of a dead worker is
+                        self._answers.put(answer[1](answer[2]))
+                        return
                     self._answers.put(answer[1])
         except (EOFError, OSError):
             self._answers.put(_death(process))

@@ -176,7 +176,8 @@ class Corpus:
             for piece in self._beginnings(self.tasks[number], places)
         }
         for one, place, other, kept in decisions.pairs:
-            yield LeftOutPair(found[one, place], found[other, kept])
+            if (one, place) in found and (other, kept) in found:  # unless a file has changed meanwhile
+                yield LeftOutPair(found[one, place], found[other, kept])
 
     def _beginnings(self, task: ReadTask, places: Set[int]) -> Iterator[TextPiece]:
         """The first pieces of documents, by their places."""

@@ -28,6 +28,7 @@ from unmask.text.groups import (
     GroupChoice,
     GroupSizes,
     HeldGroups,
+    group_key,
     groups_of_column,
 )
 from unmask.text.near_duplicates import Ints
@@ -35,7 +36,11 @@ from unmask.text.settings import CorpusSettings, NearDuplicateGroups
 from unmask.text.survey import CorpusPlan
 
 SHOWN_PAIRS = 5
-_DOCUMENT = np.dtype([("high", np.uint64), ("low", np.uint64), ("place", np.int64)])
+_DOCUMENT = np.dtype(
+    [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
+     ("is_grouped", np.bool_)]
+)  # fmt: skip
+_GATHERED = 1 << 16  # documents, after which what is known of them is packed
 _AT_ONCE = 1 << 24  # hashes that are sorted together
 
 
@@ -84,8 +89,8 @@ class Look:
         self.clusters = Clusters()
         self._wanted = wanted
         self._gathering = ClusterGathering(parts=parts and wanted.clusters)
-        self._documents: list[tuple[int, int, int]] = []
-        self.documents: NDArray[np.void] = np.empty(0, dtype=_DOCUMENT)
+        self._documents: list[tuple[int, int, int, int, int, bool]] = []
+        self._packed: list[NDArray[np.void]] = []
 
     def whole(self, pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
         """Hands documents through, as they are before they are cut into parts."""
@@ -93,7 +98,10 @@ class Look:
             if self._wanted.equal and piece.offset == 0 and piece.last:
                 digest = content_digest(piece.text)
                 halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
-                self._documents.append((*halves, piece.document))
+                key = 0 if piece.group is None else group_key(piece.group)
+                self._documents.append((*halves, piece.document, len(piece.text), key, piece.group is not None))
+                if len(self._documents) == _GATHERED:
+                    self._pack()
                 if self._wanted.near:
                     self._gathering.add(piece)
             yield piece
@@ -107,16 +115,19 @@ class Look:
             if self._wanted.clusters:
                 self._gathering.add(piece)
         self.clusters = self._gathering.finish()
-        self.documents = np.sort(np.array(self._documents, dtype=_DOCUMENT))
+
+    def _pack(self) -> None:
+        self._packed.append(np.array(self._documents, dtype=_DOCUMENT))
         self._documents = []
 
     def arrays(self) -> dict[str, Any]:
         """All of it as arrays."""
         facts = {"num_chars": self.num_chars, "alone": self.groups.alone, "shown": self.groups.shown}
         keys = sorted(self.groups.sizes)
+        self._pack()
         return {
             "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
-            "documents": self.documents,
+            "documents": np.sort(np.concatenate(self._packed), order=["high", "low", "place"]),
             "group_keys": np.array(keys, dtype=np.int64),
             "group_sizes": np.array([self.groups.sizes[key] for key in keys], dtype=np.int64),
             **self.clusters.arrays(),
@@ -212,15 +223,14 @@ def decide(
         clusters.join(arrays)
         begins.append(begins[-1] + len(arrays["cluster_texts"]))
     near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if wanted.near else ({}, ())
+    gone = {
+        task: arrays["documents"][np.isin(arrays["documents"]["place"], _all_of(task, duplicates, near))]
+        for task, arrays in looked
+    }
     groups: HeldGroups | None = None
     cluster_of: dict[int, Ints] = {}
     if wanted.groups:
-        sizes = GroupSizes()
-        for _, arrays in looked:
-            facts = json.loads(bytes(arrays["facts"]))
-            keys = dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True))
-            sizes.join(GroupSizes(keys, facts["alone"], facts["shown"]))
-        groups = groups_of_column(sizes, settings)
+        groups = groups_of_column(_group_sizes(looked, gone), settings)
     elif wanted.clusters:
         stays = [
             ~np.isin(arrays["cluster_texts"]["document"], duplicates.get(task, np.empty(0, dtype=np.int64)))
@@ -231,8 +241,26 @@ def decide(
         groups = HeldGroups(choice, what, asked=settings.holdout)
         of_task = np.split(cluster_keys, begins[1:-1])
         cluster_of = {task: part[stay] for (task, _), part, stay in zip(looked, of_task, stays, strict=True)}
-    end = _end(looked, plan) if wanted.length else {}
+    end = _end(looked, gone, plan) if wanted.length else {}
     return Decisions(duplicates, near, pairs, groups, cluster_of, end)
+
+
+def _all_of(task: int, *left_out: Mapping[int, Ints]) -> Ints:
+    """The places of a task's documents that are left out, for whatever reason."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *(places[task] for places in left_out if task in places)])
+
+
+def _group_sizes(looked: Sequence[tuple[int, Mapping[str, Any]]], gone: Mapping[int, NDArray[np.void]]) -> GroupSizes:
+    """How much text groups have, without documents that are left out."""
+    sizes = GroupSizes()
+    for task, arrays in looked:
+        facts = json.loads(bytes(arrays["facts"]))
+        keys = dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True))
+        for row in gone[task][gone[task]["is_grouped"]]:
+            keys[int(row["group"])] -= int(row["size"])
+        alone = facts["alone"] - int((~gone[task]["is_grouped"]).sum())
+        sizes.join(GroupSizes(keys, alone, facts["shown"]))
+    return sizes
 
 
 def _duplicates(looked: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, Ints]:
@@ -245,7 +273,7 @@ def _duplicates(looked: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, In
     for part in range(num_parts):
         some = [table[cut[part] : cut[part + 1]] for (_, table), cut in zip(tables, cuts, strict=True)]
         owner = np.repeat([task for task, _ in tables], [len(rows) for rows in some])
-        rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *some])
+        rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *some])[["high", "low", "place"]]
         order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
         rows, owner = rows[order], owner[order]
         again = np.zeros(len(rows), dtype=np.bool_)
@@ -282,9 +310,13 @@ def _near_duplicates(
     return near, tuple(pairs)
 
 
-def _end(looked: Sequence[tuple[int, Mapping[str, Any]]], plan: CorpusPlan) -> dict[int, int]:
+def _end(
+    looked: Sequence[tuple[int, Mapping[str, Any]]], gone: Mapping[int, NDArray[np.void]], plan: CorpusPlan
+) -> dict[int, int]:
     """By task, where the end of the text begins that is held out."""
-    lengths = {task: json.loads(bytes(arrays["facts"]))["num_chars"] for task, arrays in looked}
+    lengths = {
+        task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum()) for task, arrays in looked
+    }
     total = sum(lengths.values())
     left = total - round(total * plan.threshold)
     if not 0 < left < total:

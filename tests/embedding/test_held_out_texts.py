@@ -62,7 +62,7 @@ def run(base: Path, data_folder: Path, tmp_path: Path) -> Path:
     (folder / "recipe.toml").write_text("")
     manifest = load_manifest(data_folder)
     settings = manifest.settings | {"corpus": manifest.settings["corpus"] | {"holdout": 0.3}}
-    replace(manifest, settings=settings).write(folder / "data")
+    replace(manifest, settings=settings).save(folder / "data")
     return folder
 
 

@@ -112,7 +112,8 @@ def chosen_embedder(
         overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
         minutes, steps: The budget; None of both: ten minutes.
         seed: Short for `embedder.seed`.
-        held_out: How the text of the model that it begins with was read and held out, which stays so for the rest; None: as by default.
+        held_out: How the text of the model that it begins with was read and held out, which stays so where nothing
+            else is asked for; None: by default.
 
     Raises:
         SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from unmask.embedding.text_reading import read_texts
 from unmask.embedding.token_texts import TokenTexts
 from unmask.errors import CorpusError, DataError
 from unmask.searching.item_documents import ItemSettings, held_out_rule, read_items
-from unmask.shards.manifest import load_manifest
 from unmask.text.settings import CorpusSettings
 from unmask.text.survey import fraction
 from unmask.tokenizer.loading import load_tokenizer
@@ -54,16 +51,13 @@ def check(folder: Path, corpus: Path) -> None:
 
 
 @pytest.fixture
-def run(base: Path, data_folder: Path, tmp_path: Path) -> Path:
-    """A run that held 30 % out."""
-    folder = tmp_path / "run"
-    (folder / "data").mkdir(parents=True)
-    shutil.copytree(base, folder / "model")
-    (folder / "recipe.toml").write_text("")
-    manifest = load_manifest(data_folder)
-    settings = manifest.settings | {"corpus": manifest.settings["corpus"] | {"holdout": 0.3}}
-    replace(manifest, settings=settings).save(folder / "data")
-    return folder
+def run(corpus_file: Path, tmp_path: Path) -> Path:
+    """A run that holds 30 % out."""
+    settings = (
+        "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
+        "tokenizer.vocab_size=200", "corpus.holdout=0.3",
+    )  # fmt: skip
+    return unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, settings=settings).folder
 
 
 def test_from_a_run_to_a_table_with_titles_and_on(run: Path, tmp_path: Path) -> None:

@@ -92,17 +92,18 @@ def made(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     """Titles and bodies that have no word in common, learned by heart."""
     titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
-    text = [f"{title}\n{body}" for title, body in zip(titles, bodies, strict=True)]
-    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0, "embedder.kinds.crops": 0}
-    found = unmask.embedder(base, text, out=tmp_path / "e", steps=60, settings=settings)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
+    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
+    found = unmask.embedder(base, pairs=pairs, out=tmp_path / "e", steps=60, settings=settings)
     lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert losses[0] > 1.0
     assert losses[-1] < 0.05
     one, other = found.model.embed(titles), found.model.embed(bodies)
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
-    assert found.after is None, "nothing could be held out"
-    assert "Nothing was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
+    assert found.after is None, "too little is held out"
+    assert "Too little was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
     assert "masked tokens" not in repr(found)
 
 

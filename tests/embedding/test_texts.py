@@ -18,6 +18,7 @@ from unmask.embedding.token_texts import DOCUMENT_TOKENS, TextsBuilder, TokenTex
 from unmask.errors import CorpusError, DataError, RunError, SettingsError
 from unmask.rows.stream import Cursor
 from unmask.text.settings import CorpusSettings
+from unmask.text.survey import fraction
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -51,8 +52,8 @@ def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, hol
     builder = TextsBuilder(tokenizer)
     for document in documents:
         parts = DocumentParts(document[0], document[1:]) if titled else DocumentParts(None, document)
-        builder.add(parts, begins=True)
-    return builder.finish(holdout=holdout, with_titles=titled)
+        builder.add(parts, begins=True, held=fraction("\n".join(document)) < holdout)
+    return builder.finish(with_titles=titled)
 
 
 def spelled(tokenizer: Tokenizer, texts: TokenTexts, begin: int, end: int) -> str:
@@ -190,7 +191,7 @@ def test_tables_give_titles_and_empty_texts_are_passed_over(tokenizer: Tokenizer
 
 
 def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None) -> TokenTexts:
-    return read_texts([path], tokenizer, CorpusSettings(), holdout=0.05, note=note, notify=lambda progress: None)
+    return read_texts([path], tokenizer, CorpusSettings(), note=note, notify=lambda progress: None)
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:

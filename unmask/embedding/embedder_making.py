@@ -36,7 +36,9 @@ from unmask.recipe.architecture import checkpoint_sha256, read_fitting_config
 from unmask.recipe.overrides import Overrides, apply_overrides, as_overrides, set_value
 from unmask.report.embedder_page import write_embedder_card, write_embedder_report
 from unmask.results import Finished, Sheet, Shown
+from unmask.searching.item_documents import HELD_OUT, held_out_rule
 from unmask.settings import validated
+from unmask.shards.manifest import MANIFEST, load_manifest
 from unmask.tasks.task_model import is_fine_tuned
 from unmask.text.given import InMemory, Named, Texts, keep_given, told_apart
 from unmask.text.pipes import is_stream
@@ -84,6 +86,7 @@ class Embedder(Finished):
         yield f"model          {s['model']}"
         yield f"report         {self.folder / 'report.html'}"
         yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
+        yield f"Measure it beside the words alone: unmask evaluate-search {typed(s['model'])} CORPUS"
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,12 @@ class EmbedderChoice:
 
 
 def chosen_embedder(
-    overrides: Overrides, *, minutes: float | None, steps: int | None, seed: int | None
+    overrides: Overrides,
+    *,
+    minutes: float | None,
+    steps: int | None,
+    seed: int | None,
+    held_out: CorpusSettings | None = None,
 ) -> EmbedderChoice:
     """The settings that were asked for.
 
@@ -104,6 +112,8 @@ def chosen_embedder(
         overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
         minutes, steps: The budget; None of both: ten minutes.
         seed: Short for `embedder.seed`.
+        held_out: How the text of the model that it begins with was read and held out, which stays so where nothing
+            else is asked for; None: by default.
 
     Raises:
         SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
@@ -125,10 +135,13 @@ def chosen_embedder(
         set_value(values, f"embedder.card.{name}", value)
     if seed is not None:
         set_value(values, "embedder.seed", seed)
+    corpus = (held_out or CorpusSettings()).model_dump()
+    if "holdout" in values.get("embedder", {}):
+        corpus["holdout"] = values["embedder"]["holdout"]
     budget = EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps)
     return EmbedderChoice(
         validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
-        validated(CorpusSettings, values.get("corpus", {}), where="corpus"),
+        validated(CorpusSettings, corpus | values.get("corpus", {}), where="corpus"),
         budget,
     )
 
@@ -251,9 +264,12 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     _check_alone()
     reporter = reporter or usual_reporter()
     folder = EmbedderFolder(Path(out))
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed)
     given = _given(corpus, pairs)
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed)
     beginning = beginning_with(model, choice.embedder)
+    begun = resume and folder.claimed.is_claimed
+    maker, held_out = held_out_rule(folder.model if begun else beginning.folder)
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, held_out=held_out)
     fitted = fitting_settings(choice.embedder, beginning)
     inputs = [beginning.folder, *_files(given), *([] if pairs is None else [Path(pairs)])]
     folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
@@ -265,6 +281,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             folder.clear()
         if goes_on and folder.summary.is_file():
             return _finished(folder, fitted.card, reporter)
+        if maker is not None and given and not goes_on:
+            reporter.note(f"text is read and held out as in {maker}, but for what --set corpus says")
         try:
             data, content = _data(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
             plan = EmbedderPlan(fitted, choice.budget, _fingerprint(content, fitted))
@@ -328,7 +346,6 @@ def _data(
             files,
             beginning.tokenizer,
             choice.corpus,
-            holdout=fitted.holdout,
             note=reporter.note,
             notify=reporter.notify,
         )
@@ -340,7 +357,7 @@ def _data(
         "pairs_file": None if pairs is None else str(Path(pairs).absolute()),
         "pairs_sha256": None if pairs is None else file_sha256(Path(pairs)),
         "texts_sha256": None if texts is None else texts.fingerprint,
-        "corpus": choice.corpus.plain(),
+        HELD_OUT: _rule(given, choice.corpus).plain(),
         "embedder": choice.embedder.model_dump(),
         "minutes": choice.budget.minutes,
         "steps": choice.budget.steps,
@@ -353,6 +370,14 @@ def _data(
             texts.save(folder.texts)
         folder.begin(content)
     return data, content
+
+
+def _rule(given: Sequence[Named], corpus: CorpusSettings) -> CorpusSettings:
+    """By which text was held out; prepared data has a rule of its own."""
+    if not (files := _files(given)) or not is_prepared(files):
+        return corpus
+    manifest = load_manifest(files[0])
+    return validated(CorpusSettings, manifest.settings["corpus"], where=str(files[0] / MANIFEST))
 
 
 def _fingerprint(content: dict[str, Any], settings: EmbedderSettings) -> str:

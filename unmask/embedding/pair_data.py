@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -77,8 +77,8 @@ def pair_data(
     if texts is not None:
         tokens = Tokens(texts.ids, texts.word_starts)
         held_parts = _usable(texts, settings, held=True)
-        if len(np.unique(held_parts.key)) < 2:  # too few to measure on
-            texts, held_parts = replace(texts, held=np.zeros_like(texts.held)), None
+        if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
+            held_parts = None
         parts = _usable(texts, settings, held=False)
         facts = _facts(texts, parts)
         for line in _describe(facts, settings):
@@ -103,7 +103,7 @@ def pair_data(
         counts = ", ".join(f"{len(drawn.document):,} {kind}" for kind, drawn in held.items())
         note(f"held out: {counts}")
     else:
-        note("nothing is held out: there are too few documents, so nothing is measured")
+        note("too little is held out to measure on, so nothing is measured")
     return PairData(tokens, parts, given, held, facts)
 
 

@@ -95,7 +95,8 @@ class EmbedderSettings(Settings):
         weight_decay: Decoupled, on matrices and the embedding.
         clip_norm: Largest norm of the whole gradient.
         optimizer: AdamW or Muon.
-        holdout: Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind.
+        holdout: Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind. Of
+            text it is short for `corpus.holdout`; where the model's own run is known, its rule holds unless one is set.
         evaluations: How often that is done; at the beginning and the end in any case.
         patience: Evaluations without a lower held-out loss after which the training ends with the best model; None: it
             ends with the budget.

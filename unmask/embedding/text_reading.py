@@ -1,4 +1,8 @@
-"""A corpus, raw or prepared, as the documents that an embedding model is trained on."""
+"""A corpus, raw or prepared, as the documents that an embedding model is trained on.
+
+What is held out is what `Corpus` holds out by the same settings, so that it is known from these wherever the text lies.
+Where parts of documents are held out since there are few, each part is a document of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,24 @@ from pathlib import Path
 
 from unmask.embedding.text_structure import parts_of_text, with_title_column
 from unmask.embedding.token_texts import TextsBuilder, TokenTexts, texts_of_stores
-from unmask.errors import DataError
+from unmask.errors import CorpusError, DataError
 from unmask.pretraining.run_data import is_prepared, open_prepared
 from unmask.progress import Notify, Progress
 from unmask.text.cleaning import read_cleaned
 from unmask.text.corpus import Corpus
-from unmask.text.documents import TextPiece
+from unmask.text.documents import PIECE_CHARS, TextPiece
 from unmask.text.reading import BadInput
 from unmask.text.settings import CorpusSettings
 from unmask.text.sources import Source
+from unmask.text.survey import text_hash
 from unmask.text.table_rows import LOOK_ROWS, rows_of
 from unmask.tokenizer.tokenizer import Tokenizer
 
 MOSTLY = 0.5  # of the documents with several parts: if so many begin with what looks like a title, it is one
 _TOLD = 1 << 20
+_KEY_CHARS = 1 << 14  # of the beginning of a text, which stands in its first piece with a title before it, too
+_MOST_BODIES = 8
+_BY_HASH = {"holdout_from": "hash", "holdout_groups": None, "validation": ()}
 
 
 def read_texts(
@@ -31,7 +39,6 @@ def read_texts(
     tokenizer: Tokenizer,
     settings: CorpusSettings,
     *,
-    holdout: float,
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
@@ -40,8 +47,7 @@ def read_texts(
     Args:
         paths: Files, folders or patterns, or one prepared folder.
         tokenizer: Of the model.
-        settings: How files become documents.
-        holdout: Share of the text that is held out; prepared data says itself what is.
+        settings: How files become documents, and what is held out; prepared data says so itself.
         note: Told what was found.
         notify: Told of the progress.
 
@@ -51,22 +57,22 @@ def read_texts(
     """
     if is_prepared(paths):
         return _read_prepared(Path(paths[0]), tokenizer, note)
-    corpus = Corpus(paths, settings, hold_out=False)
-    sources = [_with_titles(source) for source in corpus.sources] if settings.column is None else corpus.sources
+    corpus = _corpus(paths, settings, note)
+    in_parts = corpus.plan.holdout_unit in ("part", "end")
     builder = TextsBuilder(tokenizer)
     skipped: Counter[str] = Counter()
     done = told = 0
-    for source in sources:
-        titled = isinstance(source.column, tuple) and source not in corpus.sources
-        for piece in _pieces(source, corpus, skipped):
-            done += len(piece.text)
-            parts = parts_of_text(piece.text, begins=piece.offset == 0, titled=titled and "\n\n" in piece.text)
-            builder.add(parts, begins=piece.offset == 0)
-            if done >= told + _TOLD:
-                notify(Progress("reading", told := done, corpus.num_bytes, "bytes"))
+    for piece, is_held, titled in _pieces(corpus, skipped):
+        done += len(piece.text)
+        parts = parts_of_text(piece.text, begins=piece.offset == 0, titled=titled and "\n\n" in piece.text)
+        builder.add(parts, begins=in_parts or piece.offset == 0, held=is_held)
+        if done >= told + _TOLD:
+            notify(Progress("reading", told := done, corpus.num_bytes, "bytes"))
     with_titles = builder.num_titled > MOSTLY * max(builder.num_several, 1) or builder.num_marked > 0
-    texts = builder.finish(holdout=holdout, with_titles=with_titles)
-    note(corpus.plan.unit_in_words)
+    texts = builder.finish(with_titles=with_titles)
+    note(corpus.describe(corpus.decided()))
+    if builder.num_near:
+        note(f"held out as near-duplicates of held-out documents: {builder.num_near:,}")
     for reason, number in skipped.items():
         note(f"left out: {number:,} {reason}")
     return texts
@@ -83,13 +89,57 @@ def _read_prepared(root: Path, tokenizer: Tokenizer, note: Callable[[str], None]
     return texts_of_stores(data.train, data.validation)
 
 
-def _pieces(source: Source, corpus: Corpus, skipped: Counter[str]) -> Iterator[TextPiece]:
-    settings = corpus.settings
+def _corpus(paths: Sequence[str | Path], settings: CorpusSettings, note: Callable[[str], None]) -> Corpus:
+    """The corpus; where it is too little to hold something out, without that."""
+    whole = Corpus(paths, settings, hold_out=False)
+    try:
+        return Corpus(paths, settings)
+    except CorpusError as error:
+        if settings != settings.model_copy(update=_BY_HASH):
+            raise
+        note(f"nothing is held out: {error}")
+        return whole
+
+
+def _pieces(corpus: Corpus, skipped: Counter[str]) -> Iterator[tuple[TextPiece, bool, bool]]:
+    """Every piece with whether it is held out, and whether it stands below a title of another column."""
+    settings, plan = corpus.settings, corpus.plan
+    sources = corpus.all_sources()
+    as_is = settings.column is not None or settings.cleaning.changes_text or plan.holdout_unit == "end"
+    titled = sources if as_is else [_with_titles(source) for source in sources]
+    held: set[int] = set()
+    is_cut = False
+    if titled != sources:
+        for piece, is_held in corpus.pieces():
+            is_cut |= not piece.last
+            if is_held and piece.offset == 0:
+                held.add(_key(piece.text))
+    if titled == sources or (is_cut and plan.holdout_unit == "part"):
+        yield from ((piece, is_held, False) for piece, is_held in corpus.pieces())
+        skipped.update(corpus.skipped)
+        return
     bad = BadInput(skip=settings.bad_input == "skip")
-    yield from read_cleaned(
-        [source], bad, settings.cleaning, skipped, unit=corpus.plan.unit, piece_chars=corpus.plan.piece_chars
-    )
+    for source, plain in zip(titled, sources, strict=True):
+        is_held = False
+        for piece in read_cleaned([source], bad, settings.cleaning, skipped, unit=plan.unit, piece_chars=PIECE_CHARS):
+            if piece.offset == 0:
+                is_held = any(_key(text) in held for text in _bodies(piece.text))
+            yield piece, is_held, source != plain
     skipped.update(bad.counts)
+
+
+def _bodies(text: str) -> Iterator[str]:
+    """What may be the text of a row behind its title, which is told from it by an empty line, or is missing."""
+    yield text
+    for _ in range(_MOST_BODIES):
+        _, between, text = text.partition("\n\n")
+        if not between:
+            return
+        yield text
+
+
+def _key(text: str) -> int:
+    return text_hash(text.strip()[:_KEY_CHARS])
 
 
 def _with_titles(source: Source) -> Source:

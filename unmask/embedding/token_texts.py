@@ -120,12 +120,14 @@ class TextsBuilder:
         self._clusters = Clusters()
         self._num_clustered = 0
         self._texts: list[str] = []
-        self.num_marked = self.num_titled = self.num_several = 0
+        self._held: list[bool] = []
+        self.num_marked = self.num_titled = self.num_several = self.num_near = 0
 
-    def add(self, parts: DocumentParts, *, begins: bool) -> None:
-        """Takes a document, or what follows of one."""
+    def add(self, parts: DocumentParts, *, begins: bool, held: bool = False) -> None:
+        """Takes a document, which may be held out, or what follows of one."""
         if begins and (parts.title is not None or parts.paragraphs):
             self._texts.append("\n".join(([] if parts.title is None else [parts.title]) + parts.paragraphs))
+            self._held.append(held)
             self.num_several += len(parts.paragraphs) + (parts.title is not None) > 1
             self.num_titled += parts.title is not None
             self.num_marked += parts.marked
@@ -153,26 +155,27 @@ class TextsBuilder:
             self._num_clustered += len(self._texts)
         self._waiting, self._waiting_heads, self._texts, self._num_chars = [], [], [], 0
 
-    def finish(self, *, holdout: float, with_titles: bool) -> TokenTexts:
-        """All documents, with what is held out of them.
+    def finish(self, *, with_titles: bool) -> TokenTexts:
+        """All documents. Near-duplicates of what is held out are held out with it.
 
         Args:
-            holdout: Share of the text; whole clusters of near-duplicates.
             with_titles: Whether first lines that look like titles are such.
 
         Raises:
-            CorpusError: There is no text, or one document alone.
+            CorpusError: There is no text, or all of it is held out.
         """
         self._tokenize()
         if not self._ids:
             raise CorpusError("there is no text in the corpus")
         heads = np.concatenate(self._heads)
-        held = np.zeros(int((heads > 0).sum()), dtype=bool)
-        try:
-            choice, cluster = self._clusters.choose(holdout)
-            held = np.isin(cluster, choice.keys)
-        except CorpusError:  # one cluster: a single document, or the same again and again
-            cluster = np.zeros(len(held), dtype=np.int64)
+        cluster = mix(self._clusters.of_texts())
+        by_rule = np.array(self._held, dtype=np.bool_)
+        held = np.isin(cluster, cluster[by_rule])
+        if held.all():
+            raise CorpusError(
+                "all documents are held out or near-duplicates of such, so there is nothing to train on; give more"
+            )
+        self.num_near = int((held & ~by_rule).sum())
         ids, starts = np.concatenate(self._ids), np.concatenate(self._starts)
         texts = _cut(ids, starts, np.concatenate(self._lengths), heads, cluster, held)
         return texts if with_titles else replace(texts, titled=np.zeros_like(texts.titled))

@@ -1,8 +1,8 @@
 """Held-out documents of a text, to be searched among and asked for.
 
-What is held out goes by the rule that pretraining has (`CorpusSettings`): that of the run which made the model, where
-its folder says one, and else the default. Equal text always falls on the same side, so documents that a run has held
-out are held out here, wherever the text lies now.
+What is held out goes by the rule that pretraining has (`CorpusSettings`): that of the run or the embedder which made
+the model, where its folder says one, and else the default. Equal text always falls on the same side, so documents that
+a run has held out are held out here, wherever the text lies now.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from unmask.text.text_columns import columns_of, text_of, value_or_none
 from unmask.text.text_file import naming_column
 from unmask.values import parse_json
 
+HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
 MOST_CHARS = 1 << 20  # of a document; the rest of a longer one is not looked at
 
 
@@ -119,11 +120,13 @@ def _check_several(paths: Sequence[str | Path], found: Sequence[tuple[str, int, 
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
-    """The run that made a model, and by which rule it held text out; the default one where no run is known.
+    """The run or embedder that made a model, and by which rule it held text out; the default one where none is known.
 
     Raises:
         DataError: What the run keeps of its data is damaged.
     """
+    if (found := _rule_of_embedder(model.parent)) is not None:
+        return model.parent, found
     run = RunFolder(model.parent)
     data = [run.data]
     if run.sources.is_file():
@@ -135,6 +138,19 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
         return None, CorpusSettings()
     manifest = load_manifest(prepared[0])
     return run.root, validated(CorpusSettings, manifest.settings["corpus"], where=str(prepared[0] / MANIFEST))
+
+
+def _rule_of_embedder(folder: Path) -> CorpusSettings | None:
+    file = folder / "settings.json"
+    if not file.is_file():
+        return None
+    try:
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: damaged ({error}); mend it, or copy the model out of the folder") from error
+    if not isinstance(content, dict) or HELD_OUT not in content:
+        return None
+    return validated(CorpusSettings, content[HELD_OUT], where=str(file))
 
 
 def _items(corpus: Corpus) -> Iterator[tuple[str, int, bool]]:

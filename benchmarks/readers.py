@@ -4,7 +4,7 @@
 
 The same passes over the same tasks, in turns: the survey (reading, splitting, prints of what is held out), and
 the shards (reading once more, comparing with what is held out, tokenizing, writing). Every process has one thread. The
-text must be plain, of 64 MB or more: what is compressed is read by one process.
+text must be plain, of some hundred MB (workers take a second to start): what is compressed is read by one process.
 """
 
 from __future__ import annotations

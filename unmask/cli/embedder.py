@@ -23,6 +23,9 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
         Path | None,
         typer.Option(help="Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label."),
     ] = None,
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Sparse vectors (SPLADE), for sentence-transformers' SparseEncoder.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of order, crops and masks. \\[default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
@@ -48,6 +51,7 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
             minutes=minutes,
             steps=steps,
             pairs=pairs,
+            sparse=sparse,
             seed=seed,
             settings=settings or (),
             resume=resume,

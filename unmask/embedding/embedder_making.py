@@ -23,7 +23,7 @@ from unmask.files import file_sha256, typed, whole_folder, write_atomically, wri
 from unmask.folders.card_head import CARD, CardSettings, Origin, base_models, change_card
 from unmask.folders.checksums import files_checked, write_checksums
 from unmask.folders.model_folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.folders.sentence_files import write_sentence_files
+from unmask.folders.sentence_files import write_sentence_files, write_sparse_files
 from unmask.folders.transformers_folder import runs_in_transformers
 from unmask.hub import lasting_name
 from unmask.network.encoder import MaskedLM
@@ -79,11 +79,19 @@ class Embedder(Finished):
                 yield (
                     f"\nmasked tokens  loss {s['before']['mlm_loss']:.3f} before, {s['after']['mlm_loss']:.3f} after"
                 )
+        if s["nonzero"] is not None:
+            yield (
+                f"\nsparse vectors {s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are not 0, "
+                f"{s['nonzero']['before']:,.0f} before"
+            )
         yield f"trained        {s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"
         yield f"speed          {s['tokens_per_second']:,.0f} tokens a second"
         yield f"model          {s['model']}"
         yield f"report         {self.folder / 'report.html'}"
-        yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
+        if s["sparse"]:
+            yield f"\nTry it in Python: sentence_transformers.SparseEncoder({s['model']!r}).encode(['a text'])"
+        else:
+            yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class EmbedderChoice:
 
 
 def chosen_embedder(
-    overrides: Overrides, *, minutes: float | None, steps: int | None, seed: int | None
+    overrides: Overrides, *, minutes: float | None, steps: int | None, seed: int | None, sparse: bool = False
 ) -> EmbedderChoice:
     """The settings that were asked for.
 
@@ -104,6 +112,7 @@ def chosen_embedder(
         overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
         minutes, steps: The budget; None of both: ten minutes.
         seed: Short for `embedder.seed`.
+        sparse: Short for `embedder.sparse`, as it is by itself.
 
     Raises:
         SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
@@ -125,6 +134,8 @@ def chosen_embedder(
         set_value(values, f"embedder.card.{name}", value)
     if seed is not None:
         set_value(values, "embedder.seed", seed)
+    if sparse and not values.get("embedder", {}).get("sparse"):
+        set_value(values, "embedder.sparse", {})
     budget = EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps)
     return EmbedderChoice(
         validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
@@ -186,6 +197,11 @@ def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
             f"{folder}: a bare encoder without a head for masked tokens, which are to be learned beside the pairs; "
             "learn pairs alone with --set embedder.mlm_weight=0, or give a masked language model"
         )
+    if settings.sparse is not None and not has_head:
+        raise ModelError(
+            f"{folder}: a bare encoder without a head for masked tokens, of which sparse vectors are made; give a "
+            "masked language model, or go without --sparse"
+        )
     name = lasting_name(model, folder)
     return Beginning(folder, tokenizer, has_head, Origin(name, checkpoint_sha256(folder), base_models(name, folder)))
 
@@ -221,6 +237,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     minutes: float | None = None,
     steps: int | None = None,
     pairs: str | Path | None = None,
+    sparse: bool = False,
     seed: int | None = None,
     settings: Overrides = (),
     resume: bool = False,
@@ -237,6 +254,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         minutes: Budget in minutes of training; 10 where no budget is given.
         steps: Budget in steps.
         pairs: A table of pairs of the user's own: `query`, `text`, perhaps `negative` or `label`.
+        sparse: Whether vectors are sparse (SPLADE), one number for each token of the vocabulary.
         seed: Of order, crops and masks; None: 0.
         settings: `embedder.key=value` overrides of `EmbedderSettings`, `corpus.key=value`, `card.key=value`, or a dict.
         resume: Go on with the training in `out`, begun with the same model, text and settings (from the beginning where
@@ -251,7 +269,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     _check_alone()
     reporter = reporter or usual_reporter()
     folder = EmbedderFolder(Path(out))
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed)
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
     given = _given(corpus, pairs)
     beginning = beginning_with(model, choice.embedder)
     fitted = fitting_settings(choice.embedder, beginning)
@@ -382,7 +400,8 @@ def _write_result(
         save_model(model, partial, with_head=beginning.has_head)
         length = config.max_position_embeddings
         beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        write_sentence_files(partial, max_length=length, width=config.hidden_size)
+        write_files = write_sentence_files if settings.sparse is None else write_sparse_files
+        write_files(partial, max_length=length, width=run.width)
         write_checksums(partial)
     best = [line for line in history if state.best is not None and line["step"] == state.best.step]
     last = best[-1] if best and settings.patience is not None else history[-1] if history else None
@@ -391,7 +410,8 @@ def _write_result(
     summary: dict[str, Any] = {
         "model": str(folder.model),
         "num_parameters": model.num_parameters,
-        "dimension": config.hidden_size,
+        "dimension": run.width,
+        "sparse": settings.sparse is not None,
         "dimensions": list(settings.dimensions_for(config.hidden_size)),
         "max_length": config.max_position_embeddings,
         "steps": state.step,
@@ -403,6 +423,7 @@ def _write_result(
         "before": {name: history[0][name] for name in names} if history else None,
         "after": after,
         "recall_at_10": None if after is None else {kind: f["recall_at_10"] for kind, f in after["kinds"].items()},
+        "nonzero": _nonzero(history[0] if history else None, after),
         "best_step": None if state.best is None else state.best.step,
         "data": run.data.facts,
         "device": model.encoder.device.type,
@@ -420,6 +441,17 @@ def _write_result(
     write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
     write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary
+
+
+def _nonzero(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, float] | None:
+    """Numbers of a held-out text's vector that are not 0, on average over all texts; None where vectors are dense."""
+    if before is None or after is None or any(f["nonzero"] is None for f in after["kinds"].values()):
+        return None
+    found = {}
+    for name, measured in (("before", before), ("after", after)):
+        kinds = measured["kinds"].values()
+        found[name] = sum(f["nonzero"] * f["pairs"] for f in kinds) / sum(f["pairs"] for f in kinds)
+    return found
 
 
 def _finished(folder: EmbedderFolder, card: CardSettings, reporter: Reporter) -> Embedder:

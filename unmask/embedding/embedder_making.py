@@ -266,11 +266,11 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    _check_alone()
+    check_alone()
     reporter = reporter or usual_reporter()
     folder = EmbedderFolder(Path(out))
     choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
-    given = _given(corpus, pairs)
+    given = given_texts(corpus, pairs)
     beginning = beginning_with(model, choice.embedder)
     fitted = fitting_settings(choice.embedder, beginning)
     inputs = [beginning.folder, *_files(given), *([] if pairs is None else [Path(pairs)])]
@@ -284,7 +284,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         if goes_on and folder.summary.is_file():
             return _finished(folder, fitted.card, reporter)
         try:
-            data, content = _data(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
+            data, content = data_and_content(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
             plan = EmbedderPlan(fitted, choice.budget, _fingerprint(content, fitted))
             run = EmbedderRun(folder, beginning.load(), beginning.tokenizer, data, plan, reporter, interruption)
         except UnmaskError:
@@ -297,8 +297,12 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         return Embedder(folder.root, _write_result(folder, run, beginning, given, pairs, fitted))
 
 
-def _check_alone() -> None:
-    """Several processes would have to tell all vectors to each other, which is not built."""
+def check_alone() -> None:
+    """Makes sure that one process trains: several would have to tell all vectors to each other, which is not built.
+
+    Raises:
+        SettingsError: There are several.
+    """
     group = join_group()
     if group.share.of == 1:
         return
@@ -309,7 +313,13 @@ def _check_alone() -> None:
     alike(group, refuse)
 
 
-def _given(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
+def given_texts(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
+    """What there is to learn from beside pairs.
+
+    Raises:
+        CorpusError: A file is not there.
+        SettingsError: There is nothing at all.
+    """
     if corpus is None:
         if pairs is None:
             raise SettingsError("give text to learn from: files or a folder, or pairs of your own with --pairs")
@@ -325,7 +335,7 @@ def _files(given: Sequence[Named]) -> list[Path]:
     return [Path(name) for name in given if not isinstance(name, InMemory) and not is_stream(name)]
 
 
-def _data(
+def data_and_content(  # noqa: PLR0913  (what a training begins with)
     folder: EmbedderFolder,
     given: Sequence[Named],
     pairs: str | Path | None,
@@ -336,7 +346,11 @@ def _data(
     *,
     goes_on: bool,
 ) -> tuple[PairData, dict[str, Any]]:
-    """Pairs, and what the training is about, which is written into a new folder."""
+    """Pairs, and what the training is about, which is written into a new folder.
+
+    Raises:
+        UnmaskError: Text or pairs cannot be read or used, or the folder holds another training.
+    """
     texts = None
     if given and goes_on and folder.texts.is_file():
         texts = TokenTexts.load(folder.texts)

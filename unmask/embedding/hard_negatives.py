@@ -33,8 +33,8 @@ _DEPTH = 4  # times as many of the nearest are looked at as are kept
 
 
 def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind = DENSE) -> MinedNegatives:
-    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part, or what is not
-    0 of sparse ones.
+    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part, or what
+    is not 0 of sparse ones.
 
     Args:
         model: As far as it is trained.

@@ -50,12 +50,12 @@ def read_pooling(folder: Path) -> Pooling:
     Raises:
         ModelError: In a way that is not offered; or a file is damaged.
     """
+    if sparse_file(folder) is not None:
+        raise ModelError(
+            f"{folder}: its vectors are sparse (SPLADE), and are not made here; "
+            "sentence_transformers.SparseEncoder(folder) makes them"
+        )
     for kind, _ in _modules(folder):
-        if kind == "SpladePooling":
-            raise ModelError(
-                f"{folder}: its vectors are sparse (SPLADE), and are not made here; "
-                "sentence_transformers.SparseEncoder(folder) makes them"
-            )
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
     if (file := pooling_file(folder)) is None:
@@ -64,6 +64,16 @@ def read_pooling(folder: Path) -> Pooling:
     if len(modes) != 1 or modes[0] not in _OFFERED:
         raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
     return _OFFERED[modes[0]]
+
+
+def sparse_file(folder: Path) -> Path | None:
+    """Where a folder says how it makes sparse vectors; None: it makes none.
+
+    Raises:
+        ModelError: `modules.json` is damaged.
+    """
+    places = [path for kind, path in _modules(folder) if kind == "SpladePooling"]
+    return folder / places[0] / "config.json" if places else None
 
 
 def pooling_file(folder: Path) -> Path | None:

@@ -168,7 +168,7 @@ def test_a_dry_run_measures_and_writes_nothing(base: Path, corpus: Path, tmp_pat
     by_clock = forecast_embedder(base, [corpus], minutes=0.5, settings=FAST)
     assert by_clock.steps >= 1
     assert "about" in repr(by_clock)
-    with pytest.raises(RunError, match="--dry-run would use standard input or a pipe up; give a file"):
+    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up; give a file"):
         forecast_embedder(base, ["-"], steps=1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from unmask.embedding.embedder_folder import EmbedderFolder
 from unmask.embedding.embedder_making import (
@@ -70,8 +71,12 @@ class EmbedderForecast(Result):
             ]
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {name: value for name, value in super().to_dict().items() if name != "by_clock"}
 
-def forecast_embedder(
+
+def forecast_embedder(  # noqa: PLR0913  (as `embedder`)
     model: str | Path,
     corpus: Texts | None = None,
     *,

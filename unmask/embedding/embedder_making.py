@@ -335,7 +335,7 @@ def _files(given: Sequence[Named]) -> list[Path]:
     return [Path(name) for name in given if not isinstance(name, InMemory) and not is_stream(name)]
 
 
-def data_and_content(  # noqa: PLR0913  (what a training begins with)
+def data_and_content(
     folder: EmbedderFolder,
     given: Sequence[Named],
     pairs: str | Path | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,9 @@ def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> 
     folder = sparse.folder / "model"
     assert len(sparse.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
     assert unmask.verify(folder).passed
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "1_SpladePooling" / "config.json").write_text('{"word_embedding_dimension": 7}')
+    assert "says word_embedding_dimension = 7, config.json vocab_size = 200" in repr(unmask.verify(other))
     assert set(sparse.nonzero) == {"before", "after"}
     assert 0 < sparse.nonzero["after"] <= sparse.dimension
     assert sparse.before["kinds"].keys() == sparse.after["kinds"].keys()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.options import JsonFlag
+from unmask.cli.options import DryRunFlag, JsonFlag
 
 
 def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
@@ -23,6 +23,9 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
         Path | None,
         typer.Option(help="Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label."),
     ] = None,
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Sparse vectors (SPLADE), for sentence-transformers' SparseEncoder.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of order, crops and masks. \\[default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
@@ -30,6 +33,7 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Make an embedding model for search of a masked language model and text without labels.
@@ -39,19 +43,29 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
     import unmask
     from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
+    from unmask.embedding.embedder_forecast import forecast_embedder
 
+    asked: dict[str, Any] = {
+        "minutes": minutes,
+        "steps": steps,
+        "pairs": pairs,
+        "sparse": sparse,
+        "seed": seed,
+        "settings": settings or (),
+    }
+    if dry_run:
+        with ConsoleReporter() as reporter:
+            forecast = forecast_embedder(model, corpus or None, **asked, reporter=reporter)
+        show(forecast, as_json=as_json)
+        return
     with ConsoleReporter() as reporter:
         found = unmask.embedder(
             model,
             corpus or None,
             out=out,
-            minutes=minutes,
-            steps=steps,
-            pairs=pairs,
-            seed=seed,
-            settings=settings or (),
             resume=resume,
             overwrite=overwrite,
             reporter=reporter,
+            **asked,
         )
     show(found, as_json=as_json)

@@ -23,7 +23,7 @@ from unmask.files import file_sha256, typed, whole_folder, write_atomically, wri
 from unmask.folders.card_head import CARD, CardSettings, Origin, base_models, change_card
 from unmask.folders.checksums import files_checked, write_checksums
 from unmask.folders.model_folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.folders.sentence_files import write_sentence_files
+from unmask.folders.sentence_files import write_sentence_files, write_sparse_files
 from unmask.folders.transformers_folder import runs_in_transformers
 from unmask.hub import lasting_name
 from unmask.network.encoder import MaskedLM
@@ -81,12 +81,20 @@ class Embedder(Finished):
                 yield (
                     f"\nmasked tokens  loss {s['before']['mlm_loss']:.3f} before, {s['after']['mlm_loss']:.3f} after"
                 )
+        if s["nonzero"] is not None:
+            yield (
+                f"\nsparse vectors {s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are not 0, "
+                f"{s['nonzero']['before']:,.0f} before"
+            )
         yield f"trained        {s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"
         yield f"speed          {s['tokens_per_second']:,.0f} tokens a second"
         yield f"model          {s['model']}"
         yield f"report         {self.folder / 'report.html'}"
-        yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
-        yield f"Measure it beside the words alone: unmask evaluate-search {typed(s['model'])} CORPUS"
+        if s["sparse"]:
+            yield f"\nTry it in Python: sentence_transformers.SparseEncoder({s['model']!r}).encode(['a text'])"
+        else:
+            yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
+            yield f"Measure it beside the words alone: unmask evaluate-search {typed(s['model'])} CORPUS"
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ def chosen_embedder(
     minutes: float | None,
     steps: int | None,
     seed: int | None,
+    sparse: bool = False,
     held_out: CorpusSettings | None = None,
 ) -> EmbedderChoice:
     """The settings that were asked for.
@@ -112,6 +121,7 @@ def chosen_embedder(
         overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
         minutes, steps: The budget; None of both: ten minutes.
         seed: Short for `embedder.seed`.
+        sparse: Short for `embedder.sparse`, as it is by itself.
         held_out: How the text of the model that it begins with was read and held out, which stays so where nothing
             else is asked for; None: by default.
 
@@ -135,6 +145,8 @@ def chosen_embedder(
         set_value(values, f"embedder.card.{name}", value)
     if seed is not None:
         set_value(values, "embedder.seed", seed)
+    if sparse and not values.get("embedder", {}).get("sparse"):
+        set_value(values, "embedder.sparse", {})
     corpus = (held_out or CorpusSettings()).model_dump()
     if "holdout" in values.get("embedder", {}):
         corpus["holdout"] = values["embedder"]["holdout"]
@@ -199,6 +211,11 @@ def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
             f"{folder}: a bare encoder without a head for masked tokens, which are to be learned beside the pairs; "
             "learn pairs alone with --set embedder.mlm_weight=0, or give a masked language model"
         )
+    if settings.sparse is not None and not has_head:
+        raise ModelError(
+            f"{folder}: a bare encoder without a head for masked tokens, of which sparse vectors are made; give a "
+            "masked language model, or go without --sparse"
+        )
     name = lasting_name(model, folder)
     return Beginning(folder, tokenizer, has_head, Origin(name, checkpoint_sha256(folder), base_models(name, folder)))
 
@@ -234,6 +251,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     minutes: float | None = None,
     steps: int | None = None,
     pairs: str | Path | None = None,
+    sparse: bool = False,
     seed: int | None = None,
     settings: Overrides = (),
     resume: bool = False,
@@ -250,6 +268,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         minutes: Budget in minutes of training; 10 where no budget is given.
         steps: Budget in steps.
         pairs: A table of pairs of the user's own: `query`, `text`, perhaps `negative` or `label`.
+        sparse: Whether vectors are sparse (SPLADE), one number for each token of the vocabulary.
         seed: Of order, crops and masks; None: 0.
         settings: `embedder.key=value` overrides of `EmbedderSettings`, `corpus.key=value`, `card.key=value`, or a dict.
         resume: Go on with the training in `out`, begun with the same model, text and settings (from the beginning where
@@ -261,15 +280,15 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    _check_alone()
+    check_alone()
     reporter = reporter or usual_reporter()
     folder = EmbedderFolder(Path(out))
-    given = _given(corpus, pairs)
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed)
+    given = given_texts(corpus, pairs)
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
     beginning = beginning_with(model, choice.embedder)
     begun = resume and folder.claimed.is_claimed
     maker, held_out = held_out_rule(folder.model if begun else beginning.folder)
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, held_out=held_out)
+    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse, held_out=held_out)
     fitted = fitting_settings(choice.embedder, beginning)
     inputs = [beginning.folder, *_files(given), *([] if pairs is None else [Path(pairs)])]
     folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
@@ -284,7 +303,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         if maker is not None and given and not goes_on:
             reporter.note(f"text is read and held out as in {maker}, but for what --set corpus says")
         try:
-            data, content = _data(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
+            data, content = data_and_content(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
             plan = EmbedderPlan(fitted, choice.budget, _fingerprint(content, fitted))
             run = EmbedderRun(folder, beginning.load(), beginning.tokenizer, data, plan, reporter, interruption)
         except UnmaskError:
@@ -297,8 +316,12 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         return Embedder(folder.root, _write_result(folder, run, beginning, given, pairs, fitted))
 
 
-def _check_alone() -> None:
-    """Several processes would have to tell all vectors to each other, which is not built."""
+def check_alone() -> None:
+    """Makes sure that one process trains: several would have to tell all vectors to each other, which is not built.
+
+    Raises:
+        SettingsError: There are several.
+    """
     group = join_group()
     if group.share.of == 1:
         return
@@ -309,7 +332,13 @@ def _check_alone() -> None:
     alike(group, refuse)
 
 
-def _given(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
+def given_texts(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
+    """What there is to learn from beside pairs.
+
+    Raises:
+        CorpusError: A file is not there.
+        SettingsError: There is nothing at all.
+    """
     if corpus is None:
         if pairs is None:
             raise SettingsError("give text to learn from: files or a folder, or pairs of your own with --pairs")
@@ -325,7 +354,7 @@ def _files(given: Sequence[Named]) -> list[Path]:
     return [Path(name) for name in given if not isinstance(name, InMemory) and not is_stream(name)]
 
 
-def _data(
+def data_and_content(
     folder: EmbedderFolder,
     given: Sequence[Named],
     pairs: str | Path | None,
@@ -336,7 +365,11 @@ def _data(
     *,
     goes_on: bool,
 ) -> tuple[PairData, dict[str, Any]]:
-    """Pairs, and what the training is about, which is written into a new folder."""
+    """Pairs, and what the training is about, which is written into a new folder.
+
+    Raises:
+        UnmaskError: Text or pairs cannot be read or used, or the folder holds another training.
+    """
     texts = None
     if given and goes_on and folder.texts.is_file():
         texts = TokenTexts.load(folder.texts)
@@ -407,7 +440,8 @@ def _write_result(
         save_model(model, partial, with_head=beginning.has_head)
         length = config.max_position_embeddings
         beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        write_sentence_files(partial, max_length=length, width=config.hidden_size)
+        write_files = write_sentence_files if settings.sparse is None else write_sparse_files
+        write_files(partial, max_length=length, width=run.width)
         write_checksums(partial)
     best = [line for line in history if state.best is not None and line["step"] == state.best.step]
     last = best[-1] if best and settings.patience is not None else history[-1] if history else None
@@ -416,7 +450,8 @@ def _write_result(
     summary: dict[str, Any] = {
         "model": str(folder.model),
         "num_parameters": model.num_parameters,
-        "dimension": config.hidden_size,
+        "dimension": run.width,
+        "sparse": settings.sparse is not None,
         "dimensions": list(settings.dimensions_for(config.hidden_size)),
         "max_length": config.max_position_embeddings,
         "steps": state.step,
@@ -428,6 +463,7 @@ def _write_result(
         "before": {name: history[0][name] for name in names} if history else None,
         "after": after,
         "recall_at_10": None if after is None else {kind: f["recall_at_10"] for kind, f in after["kinds"].items()},
+        "nonzero": _nonzero(history[0] if history else None, after),
         "best_step": None if state.best is None else state.best.step,
         "data": run.data.facts,
         "device": model.encoder.device.type,
@@ -445,6 +481,17 @@ def _write_result(
     write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
     write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary
+
+
+def _nonzero(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, float] | None:
+    """Numbers of a held-out text's vector that are not 0, on average over all texts; None where vectors are dense."""
+    if before is None or after is None or any(f["nonzero"] is None for f in after["kinds"].values()):
+        return None
+    found = {}
+    for name, measured in (("before", before), ("after", after)):
+        kinds = measured["kinds"].values()
+        found[name] = sum(f["nonzero"] * f["pairs"] for f in kinds) / sum(f["pairs"] for f in kinds)
+    return found
 
 
 def _finished(folder: EmbedderFolder, card: CardSettings, reporter: Reporter) -> Embedder:

@@ -35,16 +35,18 @@ from unmask.training.checkpoints import (
     list_checkpoints,
     load_checkpoint,
 )
-from unmask.training.contrast import contrast_objective
+from unmask.training.contrast import DENSE, contrast_objective
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, begin_with_parts, train
-from unmask.training.objectives import PREDICT_MASKED
+from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.settings import TrainingSettings
+from unmask.training.splade import SPARSE, splade_objective
 
 EVALUATION = "evaluation"
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
+_SPARSE_STAGES = 4  # largest logits, relu, logarithm, and the gradient
 _TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
 
 
@@ -88,7 +90,8 @@ def training_settings(
     positions = settings.batch_size * (sum(mean_lengths) + 2 * len(stream.tokenizer.special.around))
     micro = settings.micro_batch_tokens
     if micro is None and choose_device().type == "cpu":
-        micro = positions_on_cpu(config)
+        shortest = None if settings.sparse is None else settings.shortest + len(stream.tokenizer.special.around)
+        micro = positions_on_cpu(config, sparse_tokens=shortest)
     return TrainingSettings(
         steps=budget.steps,
         minutes=budget.minutes,
@@ -106,10 +109,18 @@ def training_settings(
     )
 
 
-def positions_on_cpu(config: EncoderConfig) -> int:
-    """How many positions are computed at once in memory of about 2 GB, by what a layer keeps of each, in float32."""
+def positions_on_cpu(config: EncoderConfig, *, sparse_tokens: int | None = None) -> int:
+    """How many positions are computed at once in memory of about 2 GB, by what a layer keeps of each, in float32.
+
+    Args:
+        config: Of the model.
+        sparse_tokens: Tokens of the shortest text where vectors are sparse: of each text numbers of the whole
+            vocabulary are kept, in every stage of a vector's making. None: they are dense.
+    """
     kept = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
-    return max(1024, _ON_CPU // kept)
+    if sparse_tokens is not None:
+        kept += _SPARSE_STAGES * config.vocab_size * 4 // sparse_tokens
+    return max(1024 if sparse_tokens is None else 256, _ON_CPU // kept)
 
 
 class EmbedderRun:
@@ -151,7 +162,7 @@ class EmbedderRun:
         self.training = training_settings(settings, budget, self.stream, model.config)
         dtype = choose_dtype(settings.precision, device)
         if settings.learn_temperature:
-            model.add_module(ContrastHead.name, ContrastHead(settings.temperature))
+            model.add_module(ContrastHead.name, ContrastHead(settings.heat))
         model = model.to(device)
         model.encoder.compute_dtype = dtype
         model.encoder.gradient_checkpointing = settings.gradient_checkpointing
@@ -160,9 +171,9 @@ class EmbedderRun:
             compile_model(model, tuned=False)
         optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of)
         self.state = TrainState(model, optimizer)
-        self.leading = contrast_objective(
-            temperature=settings.temperature, dimensions=settings.dimensions_for(model.config.hidden_size)
-        )
+        self.progress = 0.0
+        self.kind = DENSE if settings.sparse is None else SPARSE
+        self.leading = self._leading(model.config.hidden_size)
         with_mlm = settings.mlm_weight > 0.0
         self.others = (replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else ()
         self.masker = (
@@ -170,11 +181,24 @@ class EmbedderRun:
         )
         self.history: list[dict[str, Any]] = []
 
+    def _leading(self, hidden_size: int) -> Objective:
+        heat, sparse = self.settings.heat, self.settings.sparse
+        if sparse is None:
+            return contrast_objective(temperature=heat, dimensions=self.settings.dimensions_for(hidden_size))
+        weights = sparse.first_weight, sparse.second_weight
+        return splade_objective(temperature=heat, weights=weights, progress=lambda: self.progress)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        config = self.state.model.config
+        return config.hidden_size if self.settings.sparse is None else config.vocab_size
+
     @property
     def temperature(self) -> float:
         """As it is set, or as far as it is learned."""
         head = self.state.model.find_head(ContrastHead)
-        return self.settings.temperature if head is None else head.temperature.item()
+        return self.settings.heat if head is None else head.temperature.item()
 
     def run(self) -> None:
         """Trains from the last checkpoint on; afterwards the state's model is the result.
@@ -205,9 +229,10 @@ class EmbedderRun:
         model, settings = self.state.model, self.settings
         dimensions = settings.dimensions_for(model.config.hidden_size)
         beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
-        pairs, width = min(settings.batch_size, self.stream.size), model.config.hidden_size
+        pairs, width = min(settings.batch_size, self.stream.size), self.width
         self.reporter.note(
-            f"{self.stream.size:,} pairs an epoch, {pairs:,} a step; vectors of {width}{beginnings}; "
+            f"{self.stream.size:,} pairs an epoch, {pairs:,} a step; {'' if settings.sparse is None else 'sparse '}"
+            f"vectors of {width:,}{beginnings}; "
             f"model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
         )
@@ -228,13 +253,14 @@ class EmbedderRun:
 
     def _consume(self) -> None:
         """Takes the loop's reports."""
-        progress = Budget.of(self.training).progress(self.state.spent)
-        done, saved = int(progress * self.settings.evaluations), self.state.seconds
+        self.progress = Budget.of(self.training).progress(self.state.spent)
+        done, saved = int(self.progress * self.settings.evaluations), self.state.seconds
         begin_with_parts(self.state, self.masker, self.training)
         micro_tokens = self.state.micro_tokens
         loop = train(self.state, self.stream, self.masker, self.training, objectives=self.others, leading=self.leading)
         try:
             for report in loop:
+                self.progress = report.progress
                 self.metrics.step(report)
                 self.reporter.step(report)
                 if self.state.micro_tokens != micro_tokens:
@@ -267,7 +293,7 @@ class EmbedderRun:
         wanted = self.settings.hard_negatives
         if wanted is None or self.stream.negatives is not None or not wanted.after <= report.progress < 1.0:
             return False
-        found = mine(self.state.model, self.stream, wanted)
+        found = mine(self.state.model, self.stream, wanted, self.kind)
         save_negatives(self.folder.negatives, found, report.step)
         self.stream.negatives = found
         have = int((found.parts >= 0).any(1).sum())
@@ -283,7 +309,12 @@ class EmbedderRun:
         if not self.data.held or (self.history and self.history[-1]["step"] == self.state.step):
             return False
         found = measure(
-            self.state.model, self.stream, self.data.held, temperature=self.settings.temperature, masker=self.masker
+            self.state.model,
+            self.stream,
+            self.data.held,
+            temperature=self.settings.heat,
+            masker=self.masker,
+            kind=self.kind,
         )
         if not math.isfinite(found.loss):
             raise DivergedError(f"the held-out loss behind step {self.state.step} is {found.loss}")

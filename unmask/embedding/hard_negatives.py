@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from torch.nn import functional
 
 from unmask.embedding.pair_stream import MinedNegatives, PairStream
 from unmask.embedding.retrieval import text_vectors
@@ -25,6 +24,7 @@ from unmask.files import writing
 from unmask.hashing import mix_ints
 from unmask.network.encoder import MaskedLM
 from unmask.runner import evaluating
+from unmask.training.contrast import DENSE, VectorKind
 
 _MINE = 23  # sets these draws apart
 _BLOCK = 1024  # parts that are compared with all at once
@@ -32,25 +32,27 @@ _PART = 4096  # that are encoded at once
 _DEPTH = 4  # times as many of the nearest are looked at as are kept
 
 
-def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives) -> MinedNegatives:
-    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part.
+def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind = DENSE) -> MinedNegatives:
+    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part, or what
+    is not 0 of sparse ones.
 
     Args:
         model: As far as it is trained.
         stream: Of the training.
         settings: How many, and what counts as too alike.
+        kind: Of vectors.
 
     Source: Moreira et al. 2024 (NV-Retriever), section 3.2.
     """
     parts = stream.parts
     usable = np.flatnonzero(parts.can[:, 0])
-    first_ID, second_ID = _vectors(model, stream, usable)
+    first_ID, second_ID = _vectors(model, stream, usable, kind)
     key_I = torch.from_numpy(parts.key[usable])
     found = np.full((len(parts), settings.each), -1, dtype=np.int64)
     depth = min(len(usable), settings.each * _DEPTH)
     for begin in range(0, len(usable), _BLOCK):
         rows = slice(begin, begin + _BLOCK)
-        scores = first_ID[rows] @ second_ID.T
+        scores = (second_ID @ _some(first_ID, rows).T).T.contiguous()
         right = scores.diagonal(offset=begin)[:, None].clone()
         scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
         values, nearest = scores.topk(depth)
@@ -60,19 +62,28 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives) -> MinedN
     return MinedNegatives(found)
 
 
-def _vectors(model: MaskedLM, stream: PairStream, parts: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of length 1 of the two texts of a pair of each part."""
+def _some(vectors_ID: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Some rows of vectors that may be stored sparsely, as they are computed with."""
+    if not vectors_ID.is_sparse:
+        return vectors_ID[rows]
+    return vectors_ID.index_select(0, torch.arange(len(vectors_ID))[rows]).to_dense()
+
+
+def _vectors(
+    model: MaskedLM, stream: PairStream, parts: np.ndarray, kind: VectorKind
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors, ready to be compared, of the two texts of a pair of each part."""
     key = mix_ints(_MINE, stream.settings.seed)
     firsts, seconds = [], []
     with evaluating(model):
         for begin in range(0, len(parts), _PART):
             drawn = stream.drawer.draw(parts[begin : begin + _PART], key, kind=0)
             rows, _ = stream.rows(drawn)
-            vectors_ED, texts = text_vectors(model, rows)
+            vectors_ED, texts = text_vectors(model, rows, kind)
             order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E)
-            one_ID, other_ID = functional.normalize(vectors_ED, dim=1)[order_E].split(len(drawn.document))
-            firsts.append(one_ID)
-            seconds.append(other_ID)
+            one_ID, other_ID = kind.ready(vectors_ED)[order_E].split(len(drawn.document))
+            firsts.append(one_ID if kind.unit else one_ID.to_sparse())
+            seconds.append(other_ID if kind.unit else other_ID.to_sparse())
     return torch.cat(firsts), torch.cat(seconds)
 
 

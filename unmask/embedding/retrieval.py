@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from unmask.embedding.pair_stream import DrawnPairs, PairStream
 from unmask.masking.masker import Masker
 from unmask.network.encoder import MaskedLM
 from unmask.rows.rows import Rows
 from unmask.runner import evaluating, hidden_states
-from unmask.training.contrast import PairedTexts, TextTargets, contrast_losses, mean_vectors
+from unmask.training.contrast import DENSE, PairedTexts, TextTargets, VectorKind, contrast_losses
 from unmask.training.objectives import PREDICT_MASKED
 
 _POSITIONS = 8192  # at once
@@ -33,12 +32,14 @@ class Retrieval:
         loss: Of the pairs, in nats, as in training.
         recall_at_1, recall_at_10: Share of the first texts whose partner is the nearest, or among the ten nearest, of
             all second texts; texts of the same document are not counted as found before it.
+        nonzero: Numbers of a vector that are not 0, on average; None where vectors are dense.
     """
 
     pairs: int
     loss: float
     recall_at_1: float
     recall_at_10: float
+    nonzero: float | None = None
 
     def in_words(self) -> str:
         """`recall@10 81.3 % of 512`."""
@@ -79,6 +80,7 @@ def measure(
     *,
     temperature: float,
     masker: Masker | None,
+    kind: VectorKind = DENSE,
 ) -> EmbedderMeasured:
     """Evaluates a model, on the device that it is on.
 
@@ -88,13 +90,14 @@ def measure(
         held: The pairs by kind.
         temperature: Of the loss.
         masker: Hides tokens, the same ones each time; None: masked tokens are not learned.
+        kind: Of vectors.
     """
     kinds = {}
     totals = [0.0, 0]
     with evaluating(model):
-        for kind, drawn in held.items():
+        for name, drawn in held.items():
             rows, _ = stream.rows(drawn)
-            kinds[kind] = _retrieval(model, rows, temperature)
+            kinds[name] = _retrieval(model, rows, temperature, kind)
             if masker is not None:
                 loss, count = _mlm(model, rows, masker)
                 totals = [totals[0] + loss, totals[1] + count]
@@ -106,24 +109,25 @@ def _parts(rows: Rows) -> list[Rows]:
     return [rows.part(begin, begin + size) for begin in range(0, rows.shape[0], size)]
 
 
-def text_vectors(model: MaskedLM, rows: Rows) -> tuple[Tensor, TextTargets]:
+def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind = DENSE) -> tuple[Tensor, TextTargets]:
     """Vectors [E, D] of the texts in rows, on the host and not yet of length 1; and what they are."""
     vectors, targets = [], []
     for part in _parts(rows):
         texts = TextTargets.of(part)
         hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
-        vectors.append(mean_vectors(hidden_TD, texts.map(lambda tensor: tensor.to(hidden_TD.device))).cpu())  # noqa: B023
+        moved = texts.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+        vectors.append(kind.vectors(model, hidden_TD, moved).cpu())
         targets.append(texts)
     return torch.cat(vectors), TextTargets.joined(targets)
 
 
-def _retrieval(model: MaskedLM, rows: Rows, temperature: float) -> Retrieval:
-    vectors_ED, texts = text_vectors(model, rows)
+def _retrieval(model: MaskedLM, rows: Rows, temperature: float, kind: VectorKind) -> Retrieval:
+    vectors_ED, texts = text_vectors(model, rows, kind)
     count = texts.num_pairs
-    losses = contrast_losses(vectors_ED, texts, temperature=temperature)
+    losses = contrast_losses(vectors_ED, texts, temperature=temperature, unit=kind.unit)
     pairs = PairedTexts.of(texts)
-    unit_ED = functional.normalize(vectors_ED, dim=1)
-    scores_PP = unit_ED[pairs.first_P] @ unit_ED[pairs.second_P].T
+    ready_ED = kind.ready(vectors_ED)
+    scores_PP = ready_ED[pairs.first_P] @ ready_ED[pairs.second_P].T
     right_P1 = scores_PP.diagonal()[:, None]
     before_P = ((scores_PP > right_P1) & ~pairs.forth_PC[:, :count]).sum(1)
     return Retrieval(
@@ -131,6 +135,7 @@ def _retrieval(model: MaskedLM, rows: Rows, temperature: float) -> Retrieval:
         float(losses.total) / count,
         float((before_P < 1).float().mean()),
         float((before_P < 10).float().mean()),
+        None if kind.unit else float((vectors_ED > 0).sum(1).float().mean()),
     )
 
 

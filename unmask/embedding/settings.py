@@ -71,6 +71,19 @@ class HardNegatives(Settings):
     each: int = Field(default=4, ge=1, le=100)
 
 
+class SparseSettings(Settings):
+    """Sparse vectors (SPLADE) instead of dense ones; see `unmask.training.splade`.
+
+    Attributes:
+        first_weight, second_weight: Of the regulariser that makes them sparse: for the first texts of pairs, which
+            search, and for what they are to find. They grow over the first third of the training. More weight means
+            fewer numbers that are not 0, and in the end worse vectors.
+    """
+
+    first_weight: Weight = 5e-4
+    second_weight: Weight = 3e-4
+
+
 class EmbedderSettings(Settings):
     """How an embedding model is trained.
 
@@ -82,7 +95,8 @@ class EmbedderSettings(Settings):
         overlap: Whether the crops of a pair may have words in common that stand at the same place.
         batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task; memory does not
             limit it (`micro_batch_tokens`).
-        temperature: That similarities are divided by.
+        sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
+        temperature: That similarities are divided by; None: 0.05, and 1 for sparse vectors, whose products are large.
         learn_temperature: Whether that is where it begins, and is learned.
         dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
             size down to 64; an empty list: none.
@@ -116,7 +130,8 @@ class EmbedderSettings(Settings):
     part_tokens: int = Field(default=256, ge=16)
     overlap: bool = True
     batch_size: int = Field(default=256, ge=2)
-    temperature: float = Field(default=0.05, ge=0.01)
+    sparse: SparseSettings | None = None
+    temperature: float | None = Field(default=None, ge=0.01)
     learn_temperature: bool = False
     dimensions: tuple[Length, ...] | None = None
     mlm_weight: float = Field(default=0.5, ge=0.0)
@@ -146,7 +161,19 @@ class EmbedderSettings(Settings):
             least, most = getattr(self, name)
             if least > most:
                 raise ValueError(f"{name} are from {least} to {most} tokens; give the smaller number first")
+        if self.sparse is not None and self.dimensions:
+            raise ValueError(
+                "dimensions are beginnings of dense vectors, but sparse vectors have a number for each token of the "
+                "vocabulary; leave one of the two out"
+            )
         return self
+
+    @property
+    def heat(self) -> float:
+        """The temperature that is set, or that of the kind of vectors."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.05 if self.sparse is None else 1.0
 
     @property
     def shortest(self) -> int:
@@ -168,6 +195,8 @@ class EmbedderSettings(Settings):
 
     def dimensions_for(self, hidden_size: int) -> tuple[int, ...]:
         """The beginnings of vectors of this width that are good vectors, the longest first, the whole left out."""
+        if self.sparse is not None:
+            return ()
         if self.dimensions is not None:
             return tuple(sorted((size for size in set(self.dimensions) if size < hidden_size), reverse=True))
         found, size = [], hidden_size // 2

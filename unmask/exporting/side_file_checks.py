@@ -9,7 +9,7 @@ from typing import Any
 from unmask.errors import ModelError, UnmaskError
 from unmask.exporting.checked_model import CheckedModel
 from unmask.exporting.checks import Check, count
-from unmask.folders.sentence_files import MODULES, pooling_file, read_normalize, read_pooling
+from unmask.folders.sentence_files import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.tokenizer.special_tokens import SPELLINGS
 from unmask.values import load_json, shown
 
@@ -61,14 +61,17 @@ def _wrong_tokens(subject: CheckedModel, file: Path) -> Iterator[str]:
 
 def _wrong_modules(subject: CheckedModel, file: Path) -> Iterator[str]:
     """A pooling that cannot be made, or is of another width than the model."""
-    read_pooling(subject.folder)
-    read_normalize(subject.folder)
-    if (pooling := pooling_file(subject.folder)) is None:
+    pooling, name = sparse_file(subject.folder), "vocab_size"
+    if pooling is None:
+        read_pooling(subject.folder)
+        read_normalize(subject.folder)
+        pooling, name = pooling_file(subject.folder), "hidden_size"
+    if pooling is None:
         return
-    said, width = _table(pooling).get("word_embedding_dimension"), subject.config.get("hidden_size")
+    said, width = _table(pooling).get("word_embedding_dimension"), subject.config.get(name)
     if said is not None and said != width:
         where = pooling.relative_to(subject.folder).as_posix()
-        yield f"{where} says word_embedding_dimension = {shown(said)}, config.json hidden_size = {shown(width)}"
+        yield f"{where} says word_embedding_dimension = {shown(said)}, config.json {name} = {shown(width)}"
 
 
 def _wrong_sentences(subject: CheckedModel, file: Path) -> Iterator[str]:

@@ -3,6 +3,8 @@
     modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
     1_Pooling/config.json    which pooling
 
+or MLMTransformer and SpladePooling (1_SpladePooling/config.json), where vectors are sparse.
+
 They say how tokens become a vector; they are read, and written for an embedding model (`unmask.embedding`) but not
 for a masked language model. Without them
 `SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
@@ -23,6 +25,7 @@ from unmask.values import load_json, shown
 
 MODULES = "modules.json"
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
+SPARSE_FOLDER = "1_SpladePooling"
 _SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
 _LETTERS = 100  # of a name of a folder, or of a kind of pooling
 _OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
@@ -47,6 +50,11 @@ def read_pooling(folder: Path) -> Pooling:
     Raises:
         ModelError: In a way that is not offered; or a file is damaged.
     """
+    if sparse_file(folder) is not None:
+        raise ModelError(
+            f"{folder}: its vectors are sparse (SPLADE), and are not made here; "
+            "sentence_transformers.SparseEncoder(folder) makes them"
+        )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
@@ -56,6 +64,16 @@ def read_pooling(folder: Path) -> Pooling:
     if len(modes) != 1 or modes[0] not in _OFFERED:
         raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
     return _OFFERED[modes[0]]
+
+
+def sparse_file(folder: Path) -> Path | None:
+    """Where a folder says how it makes sparse vectors; None: it makes none.
+
+    Raises:
+        ModelError: `modules.json` is damaged.
+    """
+    places = [path for kind, path in _modules(folder) if kind == "SpladePooling"]
+    return folder / places[0] / "config.json" if places else None
 
 
 def pooling_file(folder: Path) -> Path | None:
@@ -127,10 +145,47 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
         _SETTINGS[1]: settings,
         f"{POOLING_FOLDERS[0]}/config.json": pooling,
     }
+    _write(folder, contents)
+
+
+def write_sparse_files(folder: Path, *, max_length: int, width: int) -> None:
+    """Makes the folder of a masked language model one of sentence-transformers' `SparseEncoder` (SPLADE).
+
+    The files are those that sentence-transformers 5 and 6 read.
+
+    Args:
+        folder: With the model.
+        max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
+        width: Numbers of a vector: of the vocabulary.
+
+    Raises:
+        WriteError: They cannot be written.
+    """
+    package = "sentence_transformers.sparse_encoder.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{package}.MLMTransformer"},
+        {"idx": 1, "name": "1", "path": SPARSE_FOLDER, "type": f"{package}.SpladePooling"},
+    ]
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
+    settings: dict[str, Any] = {
+        "model_type": "SparseEncoder",
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "dot",
+    }
+    contents = {
+        MODULES: modules,
+        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
+        _SETTINGS[1]: settings,
+        f"{SPARSE_FOLDER}/config.json": pooling,
+    }
+    _write(folder, contents)
+
+
+def _write(folder: Path, contents: dict[str, Any]) -> None:
     with writing(folder):
-        for path in POOLING_FOLDERS:
-            (folder / path).mkdir(exist_ok=True)
         for name, content in contents.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

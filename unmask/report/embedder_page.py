@@ -13,7 +13,7 @@ from unmask.report.markdown import as_code, called, table, toml
 from unmask.report.page import TEMPLATES, drawn
 from unmask.report.plots import HELD, TRAIN, new_figure, to_svg
 
-_TASK = "sentence-similarity"
+_TASK, _SPARSE_TASK = "sentence-similarity", "feature-extraction"
 _HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
@@ -58,11 +58,12 @@ def write_embedder_card(
         files: Names of the files that it learned from.
         origin: What it was before.
     """
+    sparse = summary["sparse"]
     head = card_head(
         card,
         name=name_of_folder(folder),
-        task=(_TASK, "Sentence Similarity"),
-        tags=("unmask", "sentence-transformers", _TASK, "feature-extraction"),
+        task=(_SPARSE_TASK, "Feature Extraction") if sparse else (_TASK, "Sentence Similarity"),
+        tags=("unmask", "sentence-transformers", *(("sparse-encoder", "splade") if sparse else (_TASK, _SPARSE_TASK))),
         base=origin.base_models,
         figures=(),
         library="sentence-transformers",

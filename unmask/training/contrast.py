@@ -48,6 +48,7 @@ class TextTargets:
         document_E: int64: what each is of; texts of one are never wrong answers to each other.
         hash_E: int64: of its content; equal ones are none, either.
         num_pairs: Pairs whose first text is here.
+        lengths: Tokens of each text, on the host.
     """
 
     positions_N: Tensor
@@ -57,6 +58,7 @@ class TextTargets:
     document_E: Tensor
     hash_E: Tensor
     num_pairs: int
+    lengths: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:
@@ -65,10 +67,12 @@ class TextTargets:
         positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
         begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
         text_N = begins_T[positions_N].long().cumsum(0) - 1
+        lengths = tuple(torch.bincount(text_N).tolist())
         pair_E, side_E, document_E, hash_E = (
             rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)
         )
-        return cls(positions_N, text_N, pair_E, side_E, document_E, hash_E, int((side_E == FIRST).sum()))
+        num_pairs = int((side_E == FIRST).sum())
+        return cls(positions_N, text_N, pair_E, side_E, document_E, hash_E, num_pairs, lengths)
 
     @classmethod
     def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
@@ -102,6 +106,7 @@ class TextTargets:
             change(self.document_E),
             change(self.hash_E),
             self.num_pairs,
+            self.lengths,
         )
 
 
@@ -117,6 +122,26 @@ def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:
     sums_ED = sums_ED.index_add(0, texts.text_N, hidden_TD.index_select(0, texts.positions_N).float())
     counts_E = sums_ED.new_zeros(num_texts).index_add(0, texts.text_N, sums_ED.new_ones(len(texts.text_N)))
     return sums_ED / counts_E[:, None]
+
+
+@dataclass(frozen=True)
+class VectorKind:
+    """How texts become vectors.
+
+    Attributes:
+        vectors: Of each text [E, D], float32, given the model, its hidden states [T, D] and what stands in the batch.
+        unit: Whether they are compared at length 1.
+    """
+
+    vectors: Callable[[Any, Tensor, TextTargets], Tensor]
+    unit: bool
+
+    def ready(self, vectors_ED: Tensor) -> Tensor:
+        """Vectors whose products say how alike they are."""
+        return functional.normalize(vectors_ED, dim=1) if self.unit else vectors_ED
+
+
+DENSE = VectorKind(lambda model, hidden_TD, texts: mean_vectors(hidden_TD, texts), unit=True)
 
 
 @dataclass(frozen=True)
@@ -158,7 +183,12 @@ class PairedTexts:
 
 
 def contrast_losses(
-    vectors_ED: Tensor, texts: TextTargets, *, temperature: float | Tensor, dimensions: Sequence[int] = ()
+    vectors_ED: Tensor,
+    texts: TextTargets,
+    *,
+    temperature: float | Tensor,
+    dimensions: Sequence[int] = (),
+    unit: bool = True,
 ) -> Losses:
     """The loss of each pair: its first text among all second texts, and its second among all first, half of each.
 
@@ -168,6 +198,7 @@ def contrast_losses(
         temperature: That similarities are divided by.
         dimensions: Of the beginnings of the vectors that are to do as well as the whole; the mean of all these losses
             is taken, and that of the whole.
+        unit: Whether vectors are divided by their length.
 
     Source: van den Oord et al. 2018 (InfoNCE); symmetric as in Radford et al. 2021 (CLIP), section 2.3; beginnings of
     vectors: Kusupati et al. 2022 (Matryoshka), section 3, whose sum is the mean here, so that weights beside it keep
@@ -180,8 +211,9 @@ def contrast_losses(
     sizes = sorted({*dimensions, vectors_ED.shape[1]})
     each_P = vectors_ED.new_zeros(count)
     for size in sizes:
-        one_PD = functional.normalize(vectors_ED[pairs.first_P, :size], dim=1)
-        other_CD = functional.normalize(vectors_ED[candidate_C, :size], dim=1)
+        one_PD, other_CD = vectors_ED[pairs.first_P, :size], vectors_ED[candidate_C, :size]
+        if unit:
+            one_PD, other_CD = functional.normalize(one_PD, dim=1), functional.normalize(other_CD, dim=1)
         scores_PC = one_PD @ other_CD.T / temperature
         forth_PC = scores_PC.masked_fill(pairs.forth_PC, -torch.inf)
         back_PP = scores_PC[:, :count].T.masked_fill(pairs.back_PP, -torch.inf)
@@ -189,6 +221,12 @@ def contrast_losses(
         each_P = each_P + functional.cross_entropy(back_PP, right_P, reduction="none") / (2 * len(sizes))
     wrong_P = forth_PC.detach().argmax(1) != right_P
     return Losses(each_P.sum(), each_P.detach(), wrong_P)
+
+
+def heat_of(model: MaskedLM, temperature: float) -> float | Tensor:
+    """The temperature of a model's own head, where it has one, else what is given."""
+    head = model.find_head(ContrastHead)
+    return temperature if head is None else head.temperature
 
 
 def contrast_objective(*, temperature: float, dimensions: Sequence[int] = ()) -> Objective:
@@ -200,10 +238,8 @@ def contrast_objective(*, temperature: float, dimensions: Sequence[int] = ()) ->
     """
 
     def of_vectors(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        head = model.find_head(ContrastHead)
-        heat = temperature if head is None else head.temperature
         texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
-        return contrast_losses(vectors_ED, texts, temperature=heat, dimensions=dimensions)
+        return contrast_losses(vectors_ED, texts, temperature=heat_of(model, temperature), dimensions=dimensions)
 
     def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
         return mean_vectors(hidden_TD, texts)

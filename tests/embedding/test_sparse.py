@@ -1,0 +1,226 @@
+"""Sparse vectors out of the head for masked tokens: by hand, as sentence-transformers makes them, and learned."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from tests.command_line import Main
+from tests.embedding.test_contrast import SETTINGS, gradients_of_a_step, stream_of, texts
+from tests.embedding.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
+from unmask.embedding.embedder_forecast import forecast_embedder
+from unmask.embedding.embedder_run import positions_on_cpu
+from unmask.errors import ModelError, RunError, SettingsError
+from unmask.folders.model_folder import save_model
+from unmask.masking.masker import Masker
+from unmask.network.encoder import MaskedLM
+from unmask.pretraining.training_run import Interrupted
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training import splade
+from unmask.training.contrast import TextTargets, contrast_losses
+from unmask.training.objectives import PREDICT_MASKED
+from unmask.training.splade import flops, rising, splade_objective, splade_vectors
+
+__all__ = ["base", "corpus"]  # fixtures
+SPARSE = FAST | {
+    "embedder.micro_batch_tokens": 128,
+    "embedder.hard_negatives.after": 0.5,
+    "embedder.checkpoint.every_steps": 3,
+    "embedder.sparse.first_weight": 1e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Embedder:
+    """In parts of steps, with masked tokens and hard negatives."""
+    return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("sparse") / "e", steps=9, settings=SPARSE)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 25])
+def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of two texts of 2 and 3 tokens with a gap between them, text by text and at once."""
+    monkeypatch.setattr(splade, "LOGITS", most)
+    model = make_model()
+    hidden = torch.randn(7, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 5
+    none = torch.zeros(0, dtype=torch.int64)
+    places = torch.tensor([0, 1, 3, 4, 5])
+    of = TextTargets(places, torch.tensor([0, 0, 1, 1, 1]), none, none, none, none, 1, lengths=(2, 3))
+    found = splade_vectors(model, hidden, of)
+    logits = model.head(hidden, model.encoder.tokens)
+    for vector, rows in zip(found, (logits[:2], logits[3:6]), strict=True):
+        wanted = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
+        np.testing.assert_allclose(vector.tolist(), wanted, atol=1e-5)
+        assert 0 < sum(number == 0 for number in wanted) < len(wanted)
+
+
+def test_the_regulariser_by_hand() -> None:
+    vectors = torch.tensor([[1.0, 0.0, 4.0], [3.0, 0.0, 0.0]])
+    assert float(flops(vectors)) == 2.0**2 + 0.0 + 2.0**2
+    assert [rising(progress) for progress in (0.0, 1 / 6, 1 / 3, 1.0)] == [0.0, 0.25, 1.0, 1.0]
+
+
+def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[..., MaskedLM]) -> None:
+    """At a sixth of the training, of two pairs and a wrong answer."""
+    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
+    of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
+    objective = splade_objective(temperature=2.0, weights=(0.1, 0.01), progress=lambda: 1 / 6)
+    assert objective.joint is not None
+    found = objective.joint.losses(make_model(), vectors, [of])
+
+    def entropy(right: float, *others: float) -> float:
+        return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2
+
+    # Products: first texts (1, 0) and (0, 1) with (2, 0.5), (0.5, 3) and (1, 1).
+    pairs = [(entropy(2, 0.5, 1) + entropy(2, 0.5)) / 2, (entropy(3, 0.5, 1) + entropy(3, 0.5)) / 2]
+    assert found.each_N.tolist() == pytest.approx(pairs, abs=1e-6)
+    first, second = 0.5**2 + 0.5**2, (3.5 / 3) ** 2 + (4.5 / 3) ** 2
+    assert float(found.total) == pytest.approx(sum(pairs) + 2 * 0.25 * (0.1 * first + 0.01 * second), abs=1e-6)
+    dense = contrast_losses(vectors, of, temperature=2.0)
+    assert dense.each_N.tolist() != pytest.approx(pairs, abs=1e-2)
+
+
+def test_gradients_by_way_of_vectors(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    """Of steps in parts and of all at once, with the regulariser and masked tokens."""
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+    leading = splade_objective(temperature=1.0, weights=(0.1, 0.2), progress=lambda: 1.0)
+    (whole, wanted), (parted, gradients) = (
+        gradients_of_a_step(make_model(), rows, masked, micro_rows=micro_rows, leading=leading,
+                            objectives=(replace(PREDICT_MASKED, weight=0.2),))
+        for micro_rows in (None, 2)
+    )  # fmt: skip
+    assert parted.micro_batches > 1 == whole.micro_batches
+    assert parted.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-3)
+
+
+def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
+    """Titles and bodies that have no word in common, learned by heart by few numbers."""
+    library = pytest.importorskip("sentence_transformers")
+    titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
+    text = [f"{title}\n{body}" for title, body in zip(titles, bodies, strict=True)]
+    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0, "embedder.kinds.crops": 0}
+    settings |= {"embedder.sparse.first_weight": 0.02, "embedder.sparse.second_weight": 0.02}
+    found = unmask.embedder(base, text, out=tmp_path / "e", steps=90, settings=settings, sparse=True)
+    assert found.nonzero is None, "nothing could be held out"
+    encoder = library.SparseEncoder(found.summary["model"], device="cpu")
+    before = library.SparseEncoder(str(base), device="cpu")
+    one, other, dense = (
+        model.encode(texts, convert_to_sparse_tensor=False)
+        for model, texts in ((encoder, list(titles)), (encoder, bodies), (before, bodies))
+    )
+    assert (one @ other.T).argmax(1).tolist() == list(range(5))
+    assert (other > 0).sum() < (dense > 0).sum() / 2
+
+
+def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = sparse.folder / "model"
+    theirs = library.SparseEncoder(str(folder), device="cpu")
+    assert [type(module).__name__ for module in theirs] == ["MLMTransformer", "SpladePooling"]
+    assert theirs.max_seq_length == 64
+    assert theirs.similarity_fn_name == "dot"
+    assert theirs.get_embedding_dimension() == sparse.dimension == sparse.model.tokenizer.vocab_size
+    some = [*passages(4), "the king", "a ship at sea " * 3]
+    vectors = theirs.encode(some, convert_to_sparse_tensor=False, batch_size=3)
+    model, tokenizer = sparse.model.network, sparse.model.tokenizer
+    for text, vector in zip(some, vectors, strict=True):
+        ids = torch.from_numpy(tokenizer.encode_prompt(text).astype(np.int64))[None]
+        assert ids[0, [0, -1]].tolist() == [tokenizer.special.cls, tokenizer.special.sep]
+        hidden = model.encoder(ids).flatten(0, 1)
+        none = torch.zeros(0, dtype=torch.int64)
+        of = TextTargets(torch.arange(len(hidden)), none, none, none, none, none, 1, lengths=(len(hidden),))
+        np.testing.assert_allclose(splade_vectors(model, hidden, of)[0].detach(), vector, atol=1e-4)
+    assert 0 < (vectors > 0).sum() < vectors.numel()
+
+
+def test_a_dry_run_measures_and_writes_nothing(base: Path, corpus: Path, tmp_path: Path, main: Main) -> None:
+    asked = ("embedder", base, corpus, "--out", tmp_path / "e", "--steps", 7, "--sparse", "--dry-run")
+    asked += tuple(word for name, value in FAST.items() for word in ("--set", f"{name}={value}"))
+    code, out, err = main(*asked, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["documents"] + found["held_out_documents"] == 80
+    assert found["pairs"].keys() == {"crops", "titles", "neighbours"}
+    assert found["tokens"] > 1000
+    assert found["steps"] == 7
+    assert found["dimension"] == 200
+    assert found["seconds"] == pytest.approx(7 * found["step_seconds"])
+    assert found["num_parameters"] > 0 == len(list(tmp_path.iterdir()))
+    code, out, err = main(*asked)
+    assert code == 0, err
+    assert "7 steps in about" in out
+    assert "sparse vectors of 200" in out
+    assert "nothing was written (--dry-run)" in out
+    by_clock = forecast_embedder(base, [corpus], minutes=0.5, settings=FAST)
+    assert by_clock.steps >= 1
+    assert "about" in repr(by_clock)
+    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up; give a file"):
+        forecast_embedder(base, ["-"], steps=1)
+
+
+def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
+    """It stays a masked language model, and says who makes its vectors."""
+    folder = sparse.folder / "model"
+    assert len(sparse.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
+    assert unmask.verify(folder).passed
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "1_SpladePooling" / "config.json").write_text('{"word_embedding_dimension": 7}')
+    assert "says word_embedding_dimension = 7, config.json vocab_size = 200" in repr(unmask.verify(other))
+    assert set(sparse.nonzero) == {"before", "after"}
+    assert 0 < sparse.nonzero["after"] <= sparse.dimension
+    assert sparse.before["kinds"].keys() == sparse.after["kinds"].keys()
+    assert sparse.dimensions == []
+    assert (sparse.folder / "negatives.safetensors").is_file()
+    assert "numbers are not 0" in repr(sparse)
+    assert "SparseEncoder" in repr(sparse)
+    card = (folder / "README.md").read_text()
+    assert "from sentence_transformers import SparseEncoder" in card
+    assert "- splade" in card
+    (tmp_path / "t.txt").write_text("the king\n")
+    for command in (("embed", folder, tmp_path / "t.txt", "--out", tmp_path / "v.npy"),
+                    ("search", "index", folder, tmp_path / "t.txt", "--out", tmp_path / "i")):  # fmt: skip
+        code, _, err = main(*command)
+        assert code == 2
+        assert "its vectors are sparse (SPLADE), and are not made here; sentence_transformers.SparseEncoder" in err
+
+
+def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
+    """While the regulariser's weight grows."""
+    out: dict[str, Any] = {"out": tmp_path / "e", "steps": 9, "settings": SPARSE}
+    with pytest.raises(Interrupted, match="stopped and saved at step 2"):
+        unmask.embedder(base, [corpus], **out, reporter=Stopping(2))
+    found = unmask.embedder(base, [corpus], **out, resume=True)
+    ours, wanted = (load_file(each.folder / "model" / "model.safetensors") for each in (found, sparse))
+    assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
+    assert found.after == sparse.after
+
+
+def test_errors(base: Path, corpus: Path, tokenizer: Tokenizer, make_model: Callable[..., MaskedLM],
+                tmp_path: Path) -> None:  # fmt: skip
+    asked: dict[str, Any] = {"out": tmp_path / "e", "steps": 1, "sparse": True}
+    with pytest.raises(SettingsError, match="dimensions are beginnings of dense vectors, but sparse vectors have"):
+        unmask.embedder(base, [corpus], **asked, settings={"embedder.dimensions": [16]})
+    save_model(make_model(layout="bert"), tmp_path / "bare", with_head=False)
+    tokenizer.save(tmp_path / "bare", max_length=64)
+    with pytest.raises(ModelError, match="a bare encoder without a head for masked tokens, of which sparse vectors"):
+        unmask.embedder(tmp_path / "bare", [corpus], **asked, settings={"embedder.mlm_weight": 0})
+
+
+def test_parts_are_smaller_for_large_vocabularies(make_model: Callable[..., MaskedLM]) -> None:
+    config = make_model().config.model_copy(update={"hidden_size": 256, "vocab_size": 30_000})
+    assert 256 < positions_on_cpu(config, sparse_tokens=10) < positions_on_cpu(config) / 2

@@ -112,10 +112,13 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     """Titles and bodies that have no word in common, learned by heart by few numbers."""
     library = pytest.importorskip("sentence_transformers")
     titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
-    text = [f"{title}\n{body}" for title, body in zip(titles, bodies, strict=True)]
-    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0, "embedder.kinds.crops": 0}
+    rows = [json.dumps({"query": one, "text": other}) for one, other in zip(titles, bodies, strict=True)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
     settings |= {"embedder.sparse.first_weight": 0.02, "embedder.sparse.second_weight": 0.02}
-    found = unmask.embedder(base, text, out=tmp_path / "e", steps=90, settings=settings, sparse=True)
+    found = unmask.embedder(
+        base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=90, settings=settings, sparse=True
+    )
     assert found.nonzero is None, "nothing could be held out"
     encoder = library.SparseEncoder(found.summary["model"], device="cpu")
     before = library.SparseEncoder(str(base), device="cpu")

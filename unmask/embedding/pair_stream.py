@@ -347,15 +347,7 @@ class PairStream:
         packed = pack_pieces(length, row_length=row_length, overhead=len(special.around))
         placed = self._placed(packed, begin, columns)
         size = len(packed) * row_length
-        into = RowColumns(
-            input_ids=np.full(size, special.pad, dtype=np.int64),
-            segment_ids=np.full(size, -1, dtype=np.int32),
-            position_ids=np.zeros(size, dtype=np.int64),
-            word_starts=np.zeros(size, dtype=bool),
-            maskable=np.zeros(size, dtype=bool),
-            segment_keys=np.zeros(size, dtype=np.int64),
-            token_type_ids=np.zeros(0, dtype=np.int64),
-        )
+        into = RowColumns.of_padding(size, special.pad, with_types=False)
         ids, starts = self.tokens
         cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
         first = fill(placed, ids, starts, self.tokenizer.ordinary, cls, sep, False, into)

@@ -192,6 +192,25 @@ class RowColumns(NamedTuple):
     segment_keys: Ints
     token_type_ids: Ints
 
+    @classmethod
+    def of_padding(cls, size: int, pad: int, *, with_types: bool) -> RowColumns:
+        """Nothing but padding, at so many places.
+
+        Args:
+            size: R x S.
+            pad: Id of the padding token.
+            with_types: Whether there are types of tokens, as of pairs.
+        """
+        return cls(
+            input_ids=np.full(size, pad, dtype=np.int64),
+            segment_ids=np.full(size, -1, dtype=np.int32),
+            position_ids=np.zeros(size, dtype=np.int64),
+            word_starts=np.zeros(size, dtype=bool),
+            maskable=np.zeros(size, dtype=bool),
+            segment_keys=np.zeros(size, dtype=np.int64),
+            token_type_ids=np.zeros(size if with_types else 0, dtype=np.int64),
+        )
+
     def part(self, begin: int, end: int) -> RowColumns:
         """Places `begin` to `end`, without a copy."""
         return RowColumns(*(column[begin:end] for column in self))  # type: ignore[arg-type]

@@ -315,15 +315,7 @@ class RowStream:
         num_rows = sum(len(rows) for rows, _ in taken)
         size = num_rows * length
         special = self.tokenizer.special
-        columns = RowColumns(
-            input_ids=np.full(size, special.pad, dtype=np.int64),
-            segment_ids=np.full(size, -1, dtype=np.int32),
-            position_ids=np.zeros(size, dtype=np.int64),
-            word_starts=np.zeros(size, dtype=bool),
-            maskable=np.zeros(size, dtype=bool),
-            segment_keys=np.zeros(size, dtype=np.int64),
-            token_type_ids=np.zeros(0 if self.pairs is None else size, dtype=np.int64),
-        )
+        columns = RowColumns.of_padding(size, special.pad, with_types=self.pairs is not None)
         annotations = {name: np.zeros(size, dtype=np.int64) for name in self.store.annotations}
         of_pairs = {} if self.pairs is None else {self.pairs: np.full(size, -1, dtype=np.int64)}
         of_documents = {} if not self.with_labels else {LABEL: np.full(size, -1, dtype=np.int64)}

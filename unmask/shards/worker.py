@@ -76,7 +76,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, asked), daemon=True).start()
-    tasks = _Asked(root, lambda n: write_frame(answers, ("bytes", n)))
+    tasks = _TaskTable(root, lambda n: write_frame(answers, ("bytes", n)))
     while True:
         kind, *what = asked.get()
         try:
@@ -94,7 +94,7 @@ def main() -> None:
             write_frame(answers, answer)
 
 
-class _Asked:
+class _TaskTable:
     """What may be asked, by its name."""
 
     def __init__(self, root: Path, count: Callable[[int], None]) -> None:

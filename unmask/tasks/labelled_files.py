@@ -139,7 +139,7 @@ def read_labelled(
         elif source.kind in ("text", "fasta"):
             records = _lines(source, bad, task, with_labels=with_labels)
         else:
-            table = _Table(path, source, others)
+            table = _LabelledTable(path, source, others)
             records, found = _read_table(table, bad, task, columns, usual or Columns(), with_labels=with_labels)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file")
@@ -166,7 +166,7 @@ def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_label
     return records
 
 
-class _Table(NamedTuple):
+class _LabelledTable(NamedTuple):
     """A table and the files that it goes on in."""
 
     path: Path
@@ -195,7 +195,7 @@ class _Table(NamedTuple):
 
 
 def _read_table(
-    table: _Table, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
+    table: _LabelledTable, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
 ) -> tuple[Sequence[Record], Columns | None]:
     source = replace(table.source, label=wanted.label)
     header = wanted.text

@@ -15,6 +15,8 @@ def rich_model(
     pairs: bool = False,
     boundary_length: int | None = None,
     label_names: Sequence[str] | None = None,
+    retromae: bool = False,
 ) -> MaskedLM:
     """With the heads of these objectives; weights are not drawn yet."""
-    return MaskedLM(config, heads_for(config, pairs=pairs, boundary_length=boundary_length, label_names=label_names))
+    heads = heads_for(config, pairs=pairs, boundary_length=boundary_length, label_names=label_names, retromae=retromae)
+    return MaskedLM(config, heads)

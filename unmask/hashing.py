@@ -61,6 +61,8 @@ PART_OF_STEP = BitField(0, 30)  # and for all of a step
 SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token
 # Of a fragment's bits: what becomes of it in sentence pairs.
 IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)
+# Of a hash of a token's bits and another's place: whether it sees the other; and of them alone: whether it is rebuilt.
+SEEN, REBUILT = BitField(33, 31), BitField(33, 31)
 # Of a hash of a number's place: whether it is dropped.
 DROPPED = BitField(33, 31)
 
@@ -76,6 +78,8 @@ DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
     "the strategy of a step": (PART_OF_STEP,),
     "what stands at a chosen token": (SHOWN, RANDOM_TOKEN),
     "a sentence pair": (IS_WRONG, TAIL),
+    "what a token sees of its text": (SEEN,),
+    "whether a token is rebuilt": (REBUILT,),
     "dropout": (DROPPED,),
 }
 

@@ -210,7 +210,7 @@ def test_rows_without_ids_do_no_harm(
 
 
 def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Pairs go on with the checkpoint's head where it has one; a head for span boundaries is new."""
+    """Pairs go on with the checkpoint's head where it has one; heads that no folder holds are new."""
     model = make_model(layout="bert")
     pooler, classifier = torch.randn(32, 32), torch.randn(2, 32)
     model.kept_weights = {
@@ -218,10 +218,12 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
         "cls.seq_relationship.weight": classifier, "cls.seq_relationship.bias": torch.ones(2),
     }  # fmt: skip
     folder = released(model, tokenizer, tmp_path / "bert")
-    settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span")
+    settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span",
+                "objectives.retromae.weight=1")  # fmt: skip
     recipe = RunRequest(from_=folder, settings=settings).load()
     made, notes = start_model(recipe, folder, tokenizer)
-    assert notes == ["the head for pairs is the checkpoint's", "the head for span boundaries is new"]
+    assert notes == ["the head for pairs is the checkpoint's", "the head for span boundaries is new",
+                     "the decoder that rebuilds texts is new"]  # fmt: skip
     assert made.pair_head is not None
     assert torch.equal(made.pair_head.pooler.weight, pooler)
     assert torch.equal(made.pair_head.classifier.weight, classifier)

@@ -13,11 +13,13 @@ from safetensors.torch import load_file
 import unmask
 from tests.conftest import SMALL, make_text
 from unmask.errors import DataError, SettingsError
+from unmask.folders.model_folder import load_model
 from unmask.pretraining.dry_run import forecast_run
 from unmask.pretraining.run_metrics import read_metrics
 from unmask.recipe.recipe import load_recipe
 
 PAIRS = ("model.layout=bert", "objectives.pairs.kind=next_sentence")
+RETROMAE = ("objectives.retromae.weight=0.5", "masking.rate=0.3")
 SPANS = ("masking.strategy=span", "objectives.span_boundary.weight=0.5")
 
 
@@ -33,6 +35,7 @@ def small_run(corpus: Path, out: Path, *settings: str, steps: int = 2, **options
         (PAIRS, ["next_sentence"]),
         (("model.layout=bert", "objectives.pairs.kind=sentence_order"), ["sentence_order"]),
         (SPANS, ["span_boundary"]),
+        (RETROMAE, ["retromae"]),
         ((*PAIRS, *SPANS), ["next_sentence", "span_boundary"]),
     ],
 )
@@ -59,12 +62,15 @@ def test_a_run_tells_of_its_objectives(
     assert len(run.model.fill("The [MASK] in the garden.", top_k=2).masks[0]) == 2
     stored = set(load_file(run.folder / "model" / "model.safetensors"))
     assert ("cls.seq_relationship.weight" in stored) == ("objectives.pairs" in "".join(settings))
-    assert not any("boundary" in name for name in stored)
+    assert not any("boundary" in name or "retromae" in name for name in stored)
     is_bert = "model.layout=bert" in settings
     assert ('"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()) == is_bert
-    kept = set(load_file(next((run.folder / "checkpoints").glob("step-*")) / "model.safetensors"))
+    kept = load_file(sorted((run.folder / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
+    saved = dict(load_model(run.folder / "model", mask_id=run.model.tokenizer.special.mask).named_parameters())
+    assert all(torch.equal(kept[name], weight) for name, weight in saved.items())
+    assert ("retromae_head.places" in kept) == ("retromae" in names)
     assert ("boundary_head.places" in kept) == ("span_boundary" in names)
-    assert ("pair_head.pooler.weight" in kept) == (names[0] != "span_boundary")
+    assert ("pair_head.pooler.weight" in kept) == ("sentence" in names[0])
 
 
 def test_a_run_without_them_says_nothing_of_them(run: unmask.Run) -> None:
@@ -94,6 +100,7 @@ def test_a_run_goes_on_with_all_of_its_heads(
     settings = (
         *PAIRS,
         *SPANS,
+        *RETROMAE,
         "checkpoint.every_steps=2",
         "training.length_schedule={places=[0.0,0.5],lengths=[32,64]}",
     )
@@ -126,7 +133,8 @@ def test_a_run_goes_on_with_all_of_its_heads(
 
 
 def test_a_dry_run_trains_all_of_the_heads(corpus_file: Path) -> None:
-    recipe = load_recipe(options={"training.steps": 9}, overrides=(*SMALL, *PAIRS, *SPANS, "tokenizer.vocab_size=200"))
+    heads = (*PAIRS, *SPANS, *RETROMAE)
+    recipe = load_recipe(options={"training.steps": 9}, overrides=(*SMALL, *heads, "tokenizer.vocab_size=200"))
     plain = load_recipe(
         options={"training.steps": 9}, overrides=(*SMALL, "model.layout=bert", "tokenizer.vocab_size=200")
     )
@@ -134,7 +142,9 @@ def test_a_dry_run_trains_all_of_the_heads(corpus_file: Path) -> None:
     hidden = 64
     pair_head = hidden * hidden + hidden + 2 * hidden + 2
     boundary_head = 32 * hidden + 3 * hidden * hidden + hidden + hidden * hidden + hidden + 4 * hidden
-    assert with_heads - without == pair_head + boundary_head
+    inner = 4 * hidden
+    decoder = 64 * hidden + 4 * 2 * hidden + 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden
+    assert with_heads - without == pair_head + boundary_head + decoder
 
 
 def test_held_out_text_of_one_document(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,6 +189,7 @@ def test_tokenizers_without_ends(tmp_path: Path) -> None:
         (("objectives.span_boundary.weight=1",), "objectives.span_boundary: masking by tokens has no spans; set "
          "masking.strategy to 'span', or remove objectives.span_boundary"),
         ((*SPANS, "objectives.span_boundary.max_length=0"), "max_length = 0: input should be greater than"),
+        (("objectives.retromae.rate=1.5",), "objectives.retromae.rate = 1.5: input should be less than or equal to 1"),
         (("objectives.pair.kind=x",), "unknown key 'objectives.pair'; did you mean 'pairs'"),
     ],
 )  # fmt: skip

@@ -30,7 +30,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "parts": {
         # The processes have rows for unequal numbers of parts at the end of an epoch; views leave the blocks.
         "settings": [*PARTS, "training.optimizer.kind=adamw", "training.gradient_checkpointing=true",
-                     "model.layout=roberta-prelayernorm", "training.batch_tokens=288"],
+                     "model.layout=roberta-prelayernorm", "training.batch_tokens=288",
+                     "objectives.retromae.prediction_rate=0.7"],
     },
     "few rows": {"settings": ["training.batch_tokens=32"]},
     "adaptive": {"settings": ["masking.strategy=adaptive", "masking.refresh_steps=5"]},

@@ -107,7 +107,7 @@ def test_a_device_without_numbers_refuses_what_waits() -> None:
 
 
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
-@pytest.mark.parametrize("with_spans", [False, True])
+@pytest.mark.parametrize("with_heads", [False, True])
 def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     make_model: MakeModel,
     tokenizer: Tokenizer,
@@ -115,7 +115,7 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     masker: Masker,
     monkeypatch: pytest.MonkeyPatch,
     layout: str,
-    with_spans: bool,
+    with_heads: bool,
 ) -> None:
     """Rows on the host, the model where tensors only know their shape: torch's own kernel over sequences in bf16,
     windows, dropout, two parts, targets, losses, what is observed, backward and clipping."""
@@ -123,11 +123,12 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     monkeypatch.setattr(step_module, "works_on_its_own", lambda device: True)
     monkeypatch.setattr(step_module, "Figures", Sent)
     rows = stream.batch(Cursor(), 8).rows
-    masked = Masker(masker.settings, tokenizer, with_boundaries=with_spans)(rows)
-    spans = extra_objectives(ObjectivesSettings.model_validate({"span_boundary": {}} if with_spans else {}))
+    masked = Masker(masker.settings, tokenizer, with_boundaries=with_heads)(rows)
+    asked = {"span_boundary": {}, "retromae": {"prediction_rate": 0.5}} if with_heads else {}
+    others = extra_objectives(ObjectivesSettings.model_validate(asked))
     config = make_model(layout=layout, dropout=0.1).encoder.config
     with META:
-        model = rich_model(config, boundary_length=10 if with_spans else None).train()
+        model = rich_model(config, boundary_length=10 if with_heads else None, retromae=with_heads).train()
     model.encoder.compute_dtype = torch.bfloat16
     optimizer = NoUpdate(model)
     result = training_step(
@@ -139,7 +140,7 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
         step=1,
         dropout_seed=7,
         micro_rows=4,
-        objectives=spans,
+        objectives=others,
         observe=True,
     )
     assert optimizer.trained == {name for name, _ in model.named_parameters() if "pooler" not in name}

@@ -27,7 +27,7 @@ Told = dict[str, dict[str, Any]]
 
 PAIRS = [
     "model.layout=bert", "masking.strategy=span", "objectives.span_boundary.weight=0.5",
-    "objectives.pairs.kind=sentence_order",
+    "objectives.pairs.kind=sentence_order", "objectives.retromae.weight=0.5",
 ]  # fmt: skip
 LENGTHS = ["training.length_schedule.places=[0.0, 0.5]", "training.length_schedule.lengths=[16, 32]"]
 RUNS: dict[str, dict[str, Any]] = {

@@ -23,9 +23,10 @@ from unmask.folders.stored_weights import StoredTensor, check_kinds, has_weights
 from unmask.hub import MODEL, local_path
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
-from unmask.network.heads import BoundaryHead, ContrastHead, Head, PairHead, heads_for
+from unmask.network.heads import ONLY_TRAINED, BoundaryHead, Head, PairHead, heads_for
 from unmask.network.initial_weights import initialise_head
 from unmask.network.layouts import Layout
+from unmask.network.retromae import RetroMAEHead
 from unmask.values import load_json, shown
 
 log = logging.getLogger("unmask")
@@ -50,7 +51,7 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
         model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
             were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
             `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
-            head for span boundaries is left out, and the log says so.
+            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
         folder: Made where missing.
         with_head: Whether there is a head for masked tokens to be written; without, it is the folder of an encoder.
 
@@ -61,10 +62,12 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
     ours = {
         name: parameter.detach().to("cpu", torch.float32)
         for name, parameter in model.named_parameters()
-        if not name.startswith((f"{BoundaryHead.name}.", f"{ContrastHead.name}.", *([] if with_head else ["head."])))
+        if not name.startswith((*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."])))
     }
     if model.find_head(BoundaryHead) is not None:
         log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+    if model.find_head(RetroMAEHead) is not None:
+        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
     weights = model.kept_weights | layout.names.to_transformers(ours)
     content = layout.write_config(model.config)
     if model.find_head(PairHead) is not None or _CLASSIFIER in model.kept_weights:

@@ -58,6 +58,8 @@ class MaskedRows:
         loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
             among the keys.
         boundaries: Of the units in which targets stand, where the masker was asked for them; not among the keys.
+        bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for whatever else is
+            drawn for it; None where nothing was masked. Not among the keys.
     """
 
     input_ids: Tensor
@@ -65,20 +67,23 @@ class MaskedRows:
     attention_mask: Tensor
     loss_weights: Tensor | None = None
     boundaries: Boundaries | None = None
+    bits: Tensor | None = None
 
     def part(self, begin: int, end: int) -> MaskedRows:
         """Rows `begin` to `end`, without a copy."""
         weights = None if self.loss_weights is None else self.loss_weights[begin:end]
         input_ids, labels, attention_mask = (self[name][begin:end] for name in self.keys())
         outside = None if self.boundaries is None else self.boundaries.part(begin, end)
-        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
+        bits = None if self.bits is None else self.bits[begin:end]
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside, bits)
 
     def to(self, device: torch.device) -> MaskedRows:
         """The same on another device."""
         weights = None if self.loss_weights is None else self.loss_weights.to(device)
         outside = None if self.boundaries is None else self.boundaries.to(device)
         input_ids, labels, attention_mask = (self[name].to(device) for name in self.keys())
-        return MaskedRows(input_ids, labels, attention_mask, weights, outside)
+        bits = None if self.bits is None else self.bits.to(device)
+        return MaskedRows(input_ids, labels, attention_mask, weights, outside, bits)
 
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
@@ -312,7 +317,8 @@ class Masker(Readable):
         if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
             weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
         outside = boundaries(units, batch.shape, weighed.in_span_T) if self.with_boundaries else None
-        masked = MaskedRows(seen_T.view(batch.shape), labels_T.view(batch.shape), attention_mask, weights, outside)
+        seen, labels, bits = (each_T.view(batch.shape) for each_T in (seen_T, labels_T, flat.bits_T))
+        masked = MaskedRows(seen, labels, attention_mask, weights, outside, bits)
         return masked.to(given.input_ids.device)
 
     def weighed(

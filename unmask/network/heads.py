@@ -9,6 +9,7 @@ Each head beside that for masked tokens is a module that brings its names for th
     tag_head        tags of tokens                         ...ForTokenClassification
     answer_head     where an answer begins and ends        ...ForQuestionAnswering
     contrast_head   how sharply vectors are told apart     nowhere: checkpoints alone hold it
+    retromae_head   texts from their vectors (retromae.py) nowhere: checkpoints alone hold it
 
 Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
 
@@ -34,6 +35,7 @@ from unmask.hashing import mix_ints
 from unmask.network.config import EncoderConfig
 from unmask.network.layers import Activated, Linear, Norm, dropout
 from unmask.network.loss import Losses, losses_of_decoder
+from unmask.network.retromae import RetroMAEHead
 
 
 def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
@@ -258,7 +260,8 @@ class ContrastHead(nn.Module):
         return self.log_temperature.exp().clamp(min=0.01)
 
 
-Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead | ContrastHead
+Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead | ContrastHead | RetroMAEHead
+ONLY_TRAINED = (BoundaryHead, ContrastHead, RetroMAEHead)  # heads that no model's folder holds
 OF_TASKS: Mapping[str, type[LabelHead | TagHead | AnswerHead]] = {
     head.name: head for head in (LabelHead, TagHead, AnswerHead)
 }
@@ -276,6 +279,7 @@ def heads_for(
     pairs: bool = False,
     boundary_length: int | None = None,
     label_names: Sequence[str] | None = None,
+    retromae: bool = False,
 ) -> list[Head]:
     """Those of the objectives beside masked tokens, in the order in which their weights are drawn.
 
@@ -284,6 +288,7 @@ def heads_for(
         pairs: Whether pairs are told from each other.
         boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
         label_names: The classes of documents; None: there is no such head.
+        retromae: Whether texts are rebuilt from their vectors.
     """
     heads: list[Head] = []
     if pairs:
@@ -292,4 +297,6 @@ def heads_for(
         heads.append(BoundaryHead(config, boundary_length))
     if label_names is not None:
         heads.append(LabelHead(config, label_names, own_dense=config.parts.label_dense and not pairs))
+    if retromae:
+        heads.append(RetroMAEHead(config))
     return heads

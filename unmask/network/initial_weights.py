@@ -16,6 +16,7 @@ from unmask.network.config import EncoderConfig, Initialisation
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import BoundaryHead, PairHead, heads_for
 from unmask.network.layers import Linear
+from unmask.network.retromae import RetroMAEHead
 
 CUTOFF = 2.0  # standard deviations
 
@@ -63,9 +64,9 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
                         module.weight.uniform_(-bound, bound, generator=generator)
                     case "he":
                         module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
-        boundary = model.find_head(BoundaryHead)
-        if boundary is not None:  # last, so that other heads change nothing of what the encoder draws
-            _fill(boundary.places, std, generator)
+        for head in (model.find_head(BoundaryHead), model.find_head(RetroMAEHead)):
+            if head is not None:  # last, so that other heads change nothing of what the encoder draws
+                _fill(head.places, std, generator)
 
 
 def initialise_head(model: MaskedLM, *, seed: int) -> None:

@@ -25,6 +25,7 @@ from unmask.hub import lasting_name
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import BoundaryHead, LabelHead, PairHead
 from unmask.network.initial_weights import initialise, with_positions, with_words
+from unmask.network.retromae import RetroMAEHead
 from unmask.pretraining.run_data import is_prepared
 from unmask.pretraining.run_folder import START_ANEW
 from unmask.recipe.architecture import checkpoint_sha256, find_checkpoint, read_fitting_config
@@ -247,6 +248,8 @@ def start_model(
         notes.append(f"the head for classes is {_whose(model.label_names == found.label_names)}")
     if model.find_head(BoundaryHead) is not None:
         notes.append(f"the head for span boundaries is {_whose(False)}")
+    if model.find_head(RetroMAEHead) is not None:
+        notes.append(f"the decoder that rebuilds texts is {_whose(False)}")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in weights:

@@ -312,7 +312,7 @@ class TrainingRun:
     def _begin_with_parts(self) -> int | None:
         """How many positions go at once in the first steps; None: all of a step."""
         training = self.recipe.training
-        begin_with_parts(self.state, self.masker, training)
+        begin_with_parts(self.state, self.masker, training, self.objectives)
         found = self.state.micro_tokens
         if found is not None and found != training.micro_batch_tokens:
             self.reporter.note(f"steps are made in parts of {found:,} positions, which fit the GPU by calculation")

@@ -30,6 +30,7 @@ def new_model(
         pairs=objectives.pairs is not None,
         boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
         label_names=None if objectives.label is None else label_names,
+        retromae=objectives.retromae is not None,
     )
     return MaskedLM(config, heads)
 

@@ -28,7 +28,7 @@ from unmask.network.encoder import MaskedLM
 from unmask.network.heads import ContrastHead
 from unmask.network.loss import Losses
 from unmask.rows.rows import Rows
-from unmask.training.objectives import JointLoss, Objective
+from unmask.training.objectives import JointLoss, Objective, text_means
 
 CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
@@ -117,11 +117,7 @@ def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:
         hidden_TD: Hidden states of the batch.
         texts: What stands in it.
     """
-    num_texts = len(texts.pair_E)
-    sums_ED = hidden_TD.new_zeros(num_texts, hidden_TD.shape[1], dtype=torch.float32)
-    sums_ED = sums_ED.index_add(0, texts.text_N, hidden_TD.index_select(0, texts.positions_N).float())
-    counts_E = sums_ED.new_zeros(num_texts).index_add(0, texts.text_N, sums_ED.new_ones(len(texts.text_N)))
-    return sums_ED / counts_E[:, None]
+    return text_means(hidden_TD.index_select(0, texts.positions_N), texts.text_N, len(texts.pair_E))
 
 
 @dataclass(frozen=True)

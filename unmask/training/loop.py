@@ -111,7 +111,7 @@ def train(
         keep_freed_memory()
     begin = clock() - state.seconds
     state.model.train()
-    begin_with_parts(state, masker, settings)
+    begin_with_parts(state, masker, settings, objectives)
     board, on_the_way = state.board, deque[Figures]()
     progress = budget.progress(state.spent)
     by_clock = budget.seconds is not None
@@ -201,7 +201,12 @@ def _request(
     )
 
 
-def begin_with_parts(state: TrainableState[Any], masker: Masker | None, settings: TrainingSettings) -> None:
+def begin_with_parts(
+    state: TrainableState[Any],
+    masker: Masker | None,
+    settings: TrainingSettings,
+    objectives: Sequence[Objective] = (),
+) -> None:
     """Sets how many positions the first steps compute at once: as many in every process; None: all.
 
     What memory running out has shown before stays as it is.
@@ -209,6 +214,7 @@ def begin_with_parts(state: TrainableState[Any], masker: Masker | None, settings
     if state.micro_tokens is not None:
         return
     rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
+    rate += sum(objective.predicted for objective in objectives)
     group = state.optimizer.group
     processes = 1 if state.optimizer.sharding is None else group.share.of
     found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate, processes=processes)

@@ -3,7 +3,7 @@
 An objective finds its targets in a batch and sums its loss over them; the step divides by the number of targets of the
 whole step, so that parts of a batch add up to what the whole gives.
 
-Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = targets, C = classes.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = targets, C = classes, E = texts.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unmask.hashing import REBUILT, mix, mix_ints
 from unmask.masking.masker import MaskedRows
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import BoundaryHead, LabelHead, PairHead
 from unmask.network.loss import IGNORED, Losses, losses_of, predicted_positions
+from unmask.network.retromae import DecodedRows, RetroMAEHead
 from unmask.rows.rows import Rows
 from unmask.rows.stream import LABEL
-from unmask.training.settings import ObjectivesSettings
+from unmask.training.settings import ObjectivesSettings, RetroMAESettings
 
-MASKED_TOKENS = "masked_tokens"
+MASKED_TOKENS, RETROMAE = "masked_tokens", "retromae"
 _FULL = 64
+_SEES, _REBUILDS = 11, 12  # set these draws apart from those of the masks
+_LOGITS = 1 << 24  # that are made at once where no gradient needs them all
 
 
 class StepTargets(Protocol):
@@ -123,6 +127,8 @@ class Objective:
         losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
             seed of what a head drops (None: nothing).
         joint: The same in two halves, where a target's loss depends on targets of other parts; None: it does not.
+        predicted: Share of a batch's positions that the prediction head is asked at, where it is not that of the masks:
+            for forecasts of memory.
     """
 
     name: str
@@ -130,6 +136,7 @@ class Objective:
     targets: Callable[[Rows, MaskedRows], StepTargets]
     losses: Callable[[Any, Tensor, Any, int | None], Losses]
     joint: JointLoss | None = None
+    predicted: float = 0.0
 
 
 def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -205,6 +212,103 @@ def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropo
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
+@dataclass(frozen=True)
+class TextsToRebuild:
+    """The texts of a batch, and which of their tokens are predicted from their vectors.
+
+    Attributes:
+        positions_N: int64: places of these tokens in the flattened batch.
+        classes_N: int64: their ids.
+        first_E: int64: places of the texts' first tokens.
+        rows: What the decoder knows of the texts.
+    """
+
+    positions_N: Tensor
+    classes_N: Tensor
+    first_E: Tensor
+    rows: DecodedRows
+
+    @classmethod
+    def of(cls, rows: Rows, masked: MaskedRows, *, rate: float) -> TextsToRebuild:
+        """Those of rows: a text is a segment, and each of its tokens is chosen with a probability of `rate`.
+
+        What is drawn is a function of what the masks are drawn by, so of (seed, epoch, segment, position).
+        """
+        assert masked.bits is not None, "a masker has masked them"
+        is_text_BS = rows.segment_ids >= 0
+        first_T = (is_text_BS & (rows.position_ids == 0)).flatten()
+        first_E = torch.nonzero(first_T).squeeze(1)
+        text_BS = torch.where(is_text_BS, (first_T.cumsum(0) - 1).view(rows.shape), len(first_E))
+        drawn_BS = REBUILT.of(mix(masked.bits + mix_ints(_REBUILDS))) < round(rate * 2**REBUILT.size)
+        positions_N = torch.nonzero((rows.maskable & drawn_BS).flatten()).squeeze(1)
+        bits_BS = masked.bits + mix_ints(_SEES)
+        decoded = DecodedRows(rows.input_ids, text_BS, rows.position_ids, bits_BS)
+        return cls(positions_N, rows.input_ids.flatten()[positions_N], first_E, decoded)
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    @property
+    def total(self) -> float:
+        """The number of targets."""
+        return len(self)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextsToRebuild:
+        """The same with a change made to each tensor."""
+        return TextsToRebuild(
+            change(self.positions_N), change(self.classes_N), change(self.first_E), self.rows.map(change)
+        )
+
+    def vectors(self, hidden_TD: Tensor, kind: str) -> Tensor:
+        """Of the texts: [E, D], float32; `mean` or `first`, as `RetroMAESettings` has it."""
+        if kind == "first":
+            return hidden_TD.index_select(0, self.first_E).float()
+        text_T = self.rows.text_BS.flatten()  # of no position, where another process has more parts of a step
+        return text_means(hidden_TD[: len(text_T)], text_T, len(self.first_E) + 1)[:-1]  # the last is of padding
+
+
+def text_means(hidden_ND: Tensor, text_N: Tensor, num_texts: int) -> Tensor:
+    """The mean over the tokens of each text: [E, D], float32. One without tokens is 0.
+
+    Args:
+        hidden_ND: Of tokens.
+        text_N: int64: which text each is of.
+        num_texts: How many there are.
+    """
+    sums_ED = hidden_ND.new_zeros(num_texts, hidden_ND.shape[1], dtype=torch.float32)
+    sums_ED = sums_ED.index_add(0, text_N, hidden_ND.float())
+    counts_E = sums_ED.new_zeros(num_texts).index_add(0, text_N, sums_ED.new_ones(len(text_N)))
+    return sums_ED / counts_E.clamp(min=1.0)[:, None]
+
+
+def _retromae(settings: RetroMAESettings) -> Objective:
+    """Texts from their vectors; see `unmask.network.retromae`.
+
+    The prediction head is that of masked tokens, all of it, as in the released code of the paper.
+    """
+
+    def targets(rows: Rows, masked: MaskedRows) -> TextsToRebuild:
+        return TextsToRebuild.of(rows, masked, rate=settings.prediction_rate)
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
+        head = model.find_head(RetroMAEHead)
+        assert head is not None
+        plain = Targets(texts.positions_N, texts.classes_N)
+        filled = plain.filled(capacity(len(plain), len(hidden_TD), hidden_TD.device))
+        vectors_ED = texts.vectors(hidden_TD, settings.vector).to(hidden_TD.dtype)
+        x_ND = head(vectors_ED, model.encoder.tokens, texts.rows, filled.positions_N, rate=settings.rate)
+        size = len(filled) if torch.is_grad_enabled() else _LOGITS // model.config.vocab_size
+        found = [
+            model.head.losses(model.head.transform(x_nD), model.encoder.tokens, classes_n)
+            for x_nD, classes_n in zip(x_ND.split(max(1, size)), filled.classes_N.split(max(1, size)), strict=True)
+        ]
+        each_N, wrong_N = (torch.cat([getattr(part, name) for part in found]) for name in ("each_N", "wrong_N"))
+        total = torch.stack([part.total for part in found]).sum()
+        return Losses(total, each_N[: len(plain)], wrong_N[: len(plain)])
+
+    return Objective(RETROMAE, settings.weight, targets, losses, predicted=settings.prediction_rate)
+
+
 PREDICT_MASKED = Objective(MASKED_TOKENS, 1.0, _masked_targets, _token_losses)
 
 
@@ -219,4 +323,6 @@ def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
         found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_losses))
     if settings.label is not None:
         found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_losses))
+    if settings.retromae is not None:
+        found.append(_retromae(settings.retromae))
     return tuple(found)

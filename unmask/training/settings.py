@@ -222,6 +222,30 @@ class LabelSettings(Settings):
     weight: float = Field(default=1.0, gt=0.0)
 
 
+class RetroMAESettings(Settings):
+    """Rebuilding each text from its vector, by a decoder of one layer that sees little of the text itself.
+
+    The vector comes from the text as it is masked for the encoder, whose rate is that of masking (15 to 30 %).
+
+    Attributes:
+        weight: Of the loss per rebuilt token, beside that per predicted token.
+        rate: Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all
+            of them, so that there is nothing but the vector.
+        prediction_rate: Share of the tokens that are rebuilt, for the sake of time: the prediction head costs as much
+            for each as for a masked token.
+        vector: What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and
+            `unmask embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
+
+    Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, and the vector
+    is that of `[CLS]`.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+    rate: float = Field(default=0.5, ge=0.0, le=1.0)
+    prediction_rate: float = Field(default=1.0, gt=0.0, le=1.0)
+    vector: Literal["mean", "first"] = "mean"
+
+
 class ObjectivesSettings(Settings):
     """What is learned beside the masked tokens; None is not learned.
 
@@ -229,8 +253,10 @@ class ObjectivesSettings(Settings):
         pairs: Which sentence pairs are right.
         span_boundary: Masked tokens from the boundaries of their spans.
         label: Classes of documents, which come with the text.
+        retromae: Texts from their vectors.
     """
 
     pairs: PairSettings | None = None
     span_boundary: SpanBoundarySettings | None = None
     label: LabelSettings | None = None
+    retromae: RetroMAESettings | None = None

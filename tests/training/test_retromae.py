@@ -101,7 +101,7 @@ def test_the_loss_is_the_naive_one(
 ) -> None:
     """In a row of several texts, in tiles of some queries, too, and in bf16 about."""
     model = model_of(make_model, layout=layout)
-    objective = objective_of(rate=0.6, vector=kind)
+    objective = objective_of(rate=0.6, vector=kind, prediction_rate=1.0)
     with torch.no_grad():
         wanted = naive_loss(model, rows, masked, kind, 0.6)
     for most in (1 << 20, 5 * rows.shape[1]):
@@ -197,7 +197,7 @@ def test_draws_belong_to_the_text(tokenizer: Tokenizer, rows: Rows) -> None:
 def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows, masked: MaskedRows) -> None:
     """And in no other way; it reaches every parameter."""
     model = model_of(make_model, layout="bert")
-    objective = objective_of()
+    objective = objective_of(prediction_rate=1.0)
     texts = objective.targets(rows, masked)
     hidden_TD = hidden_of(model, rows, masked)
     found = objective.losses(model, hidden_TD, texts, None)
@@ -257,7 +257,7 @@ def test_texts_are_learned_by_heart_and_vectors_matter(make_model: MakeModel, to
     masker = Masker.from_tokenizer(tokenizer, rate=0.15, replacement=(1.0, 0.0, 0.0))
     settings = settings_of(learning_rate=3e-3, weight_decay=0.0, optimizer={"kind": "adamw"})
     for rate in (1.0, 0.5):
-        model, objective = model_of(make_model, initializer_range=0.05), objective_of(rate=rate)
+        model, objective = model_of(make_model, initializer_range=0.05), objective_of(rate=rate, prediction_rate=1.0)
         optimizer = Optimizer(model, settings, dtype=torch.float32)
         results = [
             training_step(model, optimizer, rows, masker(rows, epoch=i), learning_rate_scale=1.0, step=i,

@@ -22,8 +22,8 @@ from unmask.pretraining.preparing import prepare as prepare_verb
 from unmask.progress import Progress
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.manifest import Manifest, load_manifest
-from unmask.shards.passes import Sample
 from unmask.shards.preparation import join_parts, prepare, prepare_part
+from unmask.shards.samples import Sample
 from unmask.shards.stages import PreparationInput
 from unmask.shards.store import TokenStore
 from unmask.text.settings import AnnotationSettings, CorpusSettings

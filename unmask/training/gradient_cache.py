@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from torch.nn.functional import pad
 
 from unmask.network.trainable import Trainable
 from unmask.training.group import Group
-from unmask.training.objectives import Objective
+from unmask.training.objectives import JointTargets, Objective
 from unmask.training.optimizer import FailedElsewhereError
 from unmask.training.retries import kind_of_failure
 from unmask.training.step_parts import StepPart
@@ -99,7 +99,7 @@ def cached_loss(
     """
     joint = objective.joint
     assert joint is not None, "its targets are compared with each other"
-    targets: list[Any] = [part.targets[index] for part in parts]
+    targets = cast(list[JointTargets], [part.targets[index] for part in parts])
     columns_EK = torch.cat([each.columns() for each in targets])
     told = group.told([len(columns_EK), sum(map(len, targets))], patient=patient)
     sizes, counts = ([int(number) for number in each] for each in zip(*told, strict=True))
@@ -124,7 +124,7 @@ def cached_loss(
     if group.is_first:
         (objective.weight * mean).backward()
         gradient_ED = every_ED.grad
-    else:  # what the loss has of its own has a gradient already
+    else:  # what is the loss's own, such as a temperature, has its gradient in the first process, once
         (gradient_ED,) = torch.autograd.grad(objective.weight * mean, every_ED)
     assert gradient_ED is not None
     begin = sum(sizes[: group.share.number])

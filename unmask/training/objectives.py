@@ -111,7 +111,8 @@ class Targets:
 class JointLoss:
     """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
 
-    A step that is computed in parts needs them apart, see `unmask.training.gradient_cache`.
+    A step that is computed in parts, or by several processes, needs them apart, see `unmask.training.gradient_cache`.
+    Its targets are `JointTargets`.
 
     Attributes:
         vectors: What is compared, of a part: [E, D], given the model, its hidden states [T, D], and the targets.

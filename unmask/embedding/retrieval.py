@@ -67,6 +67,11 @@ class EmbedderMeasured:
         """For JSON."""
         return {"kinds": {kind: asdict(found) for kind, found in self.kinds.items()}, "mlm_loss": self.mlm_loss}
 
+    @classmethod
+    def of_plain(cls, found: Mapping[str, Any]) -> EmbedderMeasured:
+        """What `plain` was of."""
+        return cls({kind: Retrieval(**figures) for kind, figures in found["kinds"].items()}, found["mlm_loss"])
+
     def in_words(self) -> str:
         """One line for the log."""
         found = "; ".join(f"{kind}: {found.in_words()}" for kind, found in self.kinds.items())

@@ -102,7 +102,8 @@ class EmbedderSettings(Settings):
             size down to 64; an empty list: none.
         mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none.
         mask_rate: Share of the tokens that is hidden for that.
-        masked: In which texts of a pair tokens are hidden: the `first` or `both`. Vectors are made of what is left.
+        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with what was given as a wrong
+            answer) or `both`. Vectors are made of what is left, which of a short text may be too little.
         hard_negatives: Whether they are looked for, and how; None: they are not.
         learning_rate: Peak rate; None: by the optimizer, and for AdamW by the width, as `learning_rate_for` says.
         warmup: Share of the training in which it rises; then it falls in a line to 0.
@@ -136,7 +137,7 @@ class EmbedderSettings(Settings):
     dimensions: tuple[Length, ...] | None = None
     mlm_weight: float = Field(default=0.5, ge=0.0)
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
-    masked: Literal["first", "both"] = "first"
+    masked: Literal["first", "second", "both"] = "first"
     hard_negatives: HardNegatives | None = None
     learning_rate: float | None = Field(default=None, gt=0.0)
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)

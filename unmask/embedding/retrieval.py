@@ -52,7 +52,7 @@ class EmbedderMeasured:
 
     Attributes:
         kinds: By the kind of pairs.
-        mlm_loss: Nats per hidden token of the first texts; None where masked tokens are not learned.
+        mlm_loss: Nats per hidden token; None where masked tokens are not learned.
     """
 
     kinds: Mapping[str, Retrieval]

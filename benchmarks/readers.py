@@ -19,7 +19,7 @@ from pathlib import Path
 from tables import write_table
 
 from unmask.shards.data_folder import DataFolder
-from unmask.shards.passes import KeptText
+from unmask.shards.shard_reader import KeptText
 from unmask.shards.sharing import OnThisMachine
 from unmask.shards.stages import PreparationInput, Stages
 from unmask.shards.worker_pool import WorkerPool

@@ -13,7 +13,9 @@ import unmask
 from tests.command_line import Main
 from unmask.cli import embed as embedding
 from unmask.cli import fill as fill_command
+from unmask.cli import options
 from unmask.errors import CorpusError
+from unmask.searching import search_encoder
 from unmask.text.text_file import TextFile
 from unmask.using import embedded_file as embed_file
 from unmask.using import embedding as embed
@@ -251,9 +253,10 @@ def test_the_precision_is_that_of_the_device_that_embeds(
 
 def test_the_command_lines_choices_are_those_of_the_library() -> None:
     for choices, kinds in (
-        (embedding.Pooling, embed.Pooling),
+        (options.Pooling, embed.Pooling),
         (embedding.LongTexts, embed.LongTexts),
-        (embedding.Precision, model_module.Precision),
+        (options.Precision, model_module.Precision),
+        (options.Similarity, search_encoder.Similarity),
         (fill_command.Joint, fill.Joint),
     ):
         assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]

@@ -212,8 +212,8 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
 
 
 def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
-    """Every text is in the rows once, whole; tokens are hidden in first texts alone."""
-    stream = stream_of(tokenizer, SETTINGS)
+    """Every text is in the rows once, whole; tokens are hidden in the texts that were asked for."""
+    stream = stream_of(tokenizer, SETTINGS.model_copy(update={"masked": "first"}))
     drawn: DrawnPairs = stream.drawer.draw(np.arange(24), 3)
     rows, num_tokens = stream.rows(drawn)
     found = TextTargets.of(rows)
@@ -232,5 +232,10 @@ def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
     sides = found.side_E[found.text_N]
     assert maskable[sides == FIRST].any()
     assert not maskable[sides == SECOND].any()
-    both = stream_of(tokenizer, SETTINGS.model_copy(update={"masked": "both"})).rows(drawn)[0]
-    assert int(both.maskable.sum()) == num_tokens
+    second, both = (
+        stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which})).rows(drawn)[0].maskable
+        for which in ("second", "both")
+    )
+    assert int(both.sum()) == num_tokens
+    assert torch.equal(both, rows.maskable ^ second)
+    assert not (rows.maskable & second).any()

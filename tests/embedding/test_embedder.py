@@ -272,7 +272,7 @@ def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_
 
 
 def test_models_of_another_kind(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.embedding import embedder_making as module
+    from unmask.embedding import embedder_request as module
 
     others = shutil.copytree(base, tmp_path / "others")
     config = json.loads((others / "config.json").read_text())
@@ -281,19 +281,6 @@ def test_models_of_another_kind(base: Path, corpus: Path, tmp_path: Path, monkey
         unmask.embedder(others, [corpus], out=tmp_path / "e", steps=1)
     monkeypatch.setattr(module, "is_fine_tuned", lambda folder: True)
     with pytest.raises(ModelError, match="fine-tuned for a task, and no masked language model any more"):
-        unmask.embedder(base, [corpus], out=tmp_path / "e", steps=1)
-
-
-def test_several_processes_are_refused(base: Path, corpus: Path, tmp_path: Path,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    from unmask.embedding import embedder_making as module
-    from unmask.rows.stream import Share
-    from unmask.training.group import Alone
-
-    group = Alone()
-    group.share = Share(0, 2)
-    monkeypatch.setattr(module, "join_group", lambda: group)
-    with pytest.raises(SettingsError, match="an embedder is trained by one process; start it without torchrun"):
         unmask.embedder(base, [corpus], out=tmp_path / "e", steps=1)
 
 

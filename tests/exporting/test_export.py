@@ -245,7 +245,9 @@ def test_a_graph_with_8_bits_that_cannot_be_compared(
         (torch.ones(2, 4), r"of shapes (6,) and (8,)"),
         (torch.full((2, 3), torch.nan), "not finite"),
     ):
-        monkeypatch.setattr(onnx_checks, "_outputs", lambda *_, found=theirs: [("", torch.ones(2, 3), found)])
+        monkeypatch.setattr(
+            onnx_checks, "_outputs", lambda *_, found=theirs: [onnx_checks.ComparedOutputs("", torch.ones(2, 3), found)]
+        )
         check = onnx_checks.int8_follows_ours(subject, Path("model_quantized.onnx"), EmbedGraph)
         assert (check.passed, check.largest_difference) == (False, None)
         assert check.detail == f"model_quantized.onnx: {reason}"

@@ -62,6 +62,24 @@ def test_titles_that_others_have_too_are_not_asked_for() -> None:
     assert task.not_asked == {"documents whose title others have too": 10}
 
 
+def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefghij", k=6)) for _ in range(900)]
+    lines = [" ".join(rng.choices(words, k=12)) + "." for _ in range(700)]
+    book = "A long book\n" + "\n".join(lines)
+    note = "A note\n" + "\n".join(lines[:3])
+    (tmp_path / "books.txt").write_text(f"{book}\n\n{note}\n", encoding="utf-8")
+    settings = ItemSettings(documents="block", every=True)
+    documents = read_items([tmp_path / "books.txt"], model_folder, settings).documents
+    *of_book, of_note = documents
+    assert len(of_book) == 4
+    assert {each.draw for each in of_book} == {of_book[0].draw} != {of_note.draw}
+    assert "".join(each.text for each in of_book) == "\n".join(lines)
+    assert max(len(each.text) for each in of_book) < 1.5 * 16_384
+    assert all(each.text.endswith(".\n") for each in of_book[:-1])
+    assert [each.title for each in documents] == ["A long book", None, None, None, "A note"]
+
+
 @pytest.fixture
 def story(tmp_path: Path) -> Path:
     file = tmp_path / "story.jsonl"

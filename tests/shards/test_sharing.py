@@ -20,10 +20,11 @@ from unmask.cli.prepare import PrepareCommand
 from unmask.errors import CorpusError, DataError, SettingsError, WriteError
 from unmask.pretraining.preparing import prepare as prepare_verb
 from unmask.progress import Progress
+from unmask.shards import pass_files
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.manifest import Manifest, load_manifest
-from unmask.shards.passes import Sample
 from unmask.shards.preparation import join_parts, prepare, prepare_part
+from unmask.shards.samples import Sample
 from unmask.shards.stages import PreparationInput
 from unmask.shards.store import TokenStore
 from unmask.text.settings import AnnotationSettings, CorpusSettings
@@ -357,6 +358,16 @@ def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
 
     with pytest.raises(CorpusError, match=r"a\.txt: has changed while it was read; run the same command again"):
         prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1, notify=change)
+
+
+def test_what_parts_have_found_is_read_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, out, hashed = given(corpus, CorpusSettings()), tmp_path / "out", []
+    prepare_part(asked, out, (1, 1), workers=1)
+    sha256 = pass_files.file_sha256
+    monkeypatch.setattr(pass_files, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    assert "the tokenizer is there" in str(join_parts(asked, out))
+    assert sorted(hashed) == sorted(path.name for path in (out / "parts").glob("sample-*.arrow"))
+    assert len(hashed) == 15
 
 
 @pytest.mark.parametrize("damage", ["truncated", "sample"])

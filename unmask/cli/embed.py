@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import JsonFlag, ModelName, StrictFlag
-
-
-class Pooling(Enum):
-    """Names of `unmask.using.embedding.Pooling`, which would load torch."""
-
-    mean = "mean"
-    first = "first"
+from unmask.cli.options import (
+    ColumnOption,
+    JsonFlag,
+    ModelName,
+    PoolingOption,
+    Precision,
+    PrecisionOption,
+    StrictFlag,
+)
 
 
 class LongTexts(Enum):
@@ -26,29 +27,13 @@ class LongTexts(Enum):
     truncate = "truncate"
 
 
-class Precision(Enum):
-    """Names of `unmask.using.loaded_model.Precision`."""
-
-    float32 = "float32"
-    bf16 = "bf16"
-    auto = "auto"
-
-
-PrecisionOption = Annotated[
-    Precision, typer.Option(help="bf16 is several times faster on machines made for it; auto takes it there.")
-]
-
-
 def embed(  # noqa: PLR0913, PLR0917  (options)
     model: ModelName,
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
     out: Annotated[
         Path, typer.Option(help="A .npy file; or .parquet, which holds ids, as empty texts among others need.")
     ] = ...,  # type: ignore[assignment]
-    pooling: Annotated[
-        Pooling | None,
-        typer.Option(help="Mean of a text's tokens, or its first token. \\[default: what the model's folder says]"),
-    ] = None,
+    pooling: PoolingOption = None,
     normalize: Annotated[
         bool | None,
         typer.Option(
@@ -60,10 +45,7 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
     ] = LongTexts.error,
-    column: Annotated[
-        str | None,
-        typer.Option(help="Where a table's text stands: a column, doc.text within one, or a,b. \\[default: found]"),
-    ] = None,
+    column: ColumnOption = None,
     id_column: Annotated[
         str | None, typer.Option(help="Where a table's ids stand. \\[default: id, else the number of the row]")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +45,7 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
     from unmask.cli.progress_bars import ConsoleReporter
     from unmask.cli.show import show
     from unmask.embedding.embedder_forecast import forecast_embedder
+    from unmask.training.group import join_group
 
     asked: dict[str, Any] = {
         "minutes": minutes,
@@ -53,12 +55,15 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
         "seed": seed,
         "settings": settings or (),
     }
+    group = join_group()
+    shown = ConsoleReporter() if group.is_first else nullcontext()
     if dry_run:
-        with ConsoleReporter() as reporter:
+        with shown as reporter:
             forecast = forecast_embedder(model, corpus or None, **asked, reporter=reporter)
-        show(forecast, as_json=as_json)
+        if group.is_first:
+            show(forecast, as_json=as_json)
         return
-    with ConsoleReporter() as reporter:
+    with shown as reporter:
         found = unmask.embedder(
             model,
             corpus or None,
@@ -68,4 +73,5 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
             reporter=reporter,
             **asked,
         )
-    show(found, as_json=as_json)
+    if group.is_first:
+        show(found, as_json=as_json)

@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.embed import Precision, PrecisionOption
-from unmask.cli.options import JsonFlag, ModelName, StrictFlag
-from unmask.cli.search import (
+from unmask.cli.options import (
     ColumnOption,
     DocumentPromptOption,
     Documents,
+    JsonFlag,
+    ModelName,
     PassageTokensOption,
+    Precision,
+    PrecisionOption,
     QueryPromptOption,
     SimilarityOption,
+    StrictFlag,
     TitleColumnOption,
 )
 

@@ -1,13 +1,46 @@
 """What commands share: options, and what their texts stand for.
 
-Heavy modules are imported within a command, here and in `commands/`, so that `--help` answers at once.
+Heavy modules are imported within a command, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 import typer
+
+
+class Pooling(Enum):
+    """Names of `unmask.using.embedding.Pooling`, which would load torch."""
+
+    mean = "mean"
+    first = "first"
+
+
+class Precision(Enum):
+    """Names of `unmask.using.loaded_model.Precision`."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+    auto = "auto"
+
+
+class Similarity(Enum):
+    """Names of `unmask.searching.search_encoder.Similarity`, which would load torch."""
+
+    cosine = "cosine"
+    dot = "dot"
+
+
+class Documents(Enum):
+    """Names of `unmask.text.settings.DocumentUnit`, and `auto`."""
+
+    auto = "auto"
+    line = "line"
+    block = "block"
+    file = "file"
+
 
 ModelName = Annotated[
     str, typer.Argument(help="Folder of a model, such as RUN/model, or its name on the hub, owner/name.")
@@ -25,11 +58,41 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(help="tokenizer.json, vocab.txt, their folder, or a name on the hub. \\[default: trains one]"),
 ]
+VocabSize = Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")]
 StrictFlag = Annotated[
     bool, typer.Option("--strict", help="Refuse a model whose files are not what its checksums.json was written for.")
 ]
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would happen: text, parameters, memory, time.")
+]
+
+# What commands share that make vectors.
+PrecisionOption = Annotated[
+    Precision, typer.Option(help="bf16 is several times faster on machines made for it; auto takes it there.")
+]
+PoolingOption = Annotated[
+    Pooling | None,
+    typer.Option(help="Mean of a text's tokens, or its first token. \\[default: what the model's folder says]"),
+]
+ColumnOption = Annotated[
+    str | None,
+    typer.Option(help="Where a table's text stands: a column, doc.text within one, or a,b. \\[default: found]"),
+]
+TitleColumnOption = Annotated[
+    str | None, typer.Option(help="Where a table's titles stand. \\[default: title, if it is there]")
+]
+QueryPromptOption = Annotated[
+    str | None, typer.Option(help="What stands before each query. \\[default: what the model's folder says]")
+]
+DocumentPromptOption = Annotated[
+    str | None, typer.Option(help="What stands before each passage. \\[default: what the model's folder says]")
+]
+PassageTokensOption = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a passage of a long document. \\[default: what the model takes, at most 512]"),
+]
+SimilarityOption = Annotated[
+    Similarity | None, typer.Option(help="\\[default: what the model's folder says, else cosine]")
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName
+from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName, VocabSize
 
 AUTO = "auto"
 
@@ -18,7 +18,7 @@ def prepare(  # noqa: PLR0913, PLR0917  (one parameter an option)
     out: Annotated[Path, typer.Option(help="Folder of the shards, or an address (s3://...).")] = ...,  # type: ignore[assignment]
     tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")] = None,
+    vocab_size: VocabSize = None,
     annotate: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName
+from unmask.cli.options import DryRunFlag, JsonFlag, Settings, TokenizerKind, TokenizerName, VocabSize
 
 From = Annotated[
     str | None,
@@ -50,7 +50,7 @@ def pretrain(  # noqa: PLR0913, PLR0917  (one parameter an option)
     ] = None,
     tokenizer: TokenizerName = None,
     tokenizer_kind: TokenizerKind = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of the trained tokenizer. \\[default: fits the text]")] = None,
+    vocab_size: VocabSize = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and masks.")] = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,

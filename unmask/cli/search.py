@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.embed import Pooling, Precision, PrecisionOption
-from unmask.cli.options import JsonFlag, ModelName, StrictFlag
-
-
-class Similarity(Enum):
-    """Names of `unmask.searching.search_encoder.Similarity`, which would load torch."""
-
-    cosine = "cosine"
-    dot = "dot"
-
-
-class Documents(Enum):
-    """Names of `unmask.text.settings.DocumentUnit`, and `auto`."""
-
-    auto = "auto"
-    line = "line"
-    block = "block"
-    file = "file"
-
-
-ColumnOption = Annotated[
-    str | None,
-    typer.Option(help="Where a table's text stands: a column, doc.text within one, or a,b. \\[default: found]"),
-]
-TitleColumnOption = Annotated[
-    str | None, typer.Option(help="Where a table's titles stand. \\[default: title, if it is there]")
-]
-QueryPromptOption = Annotated[
-    str | None, typer.Option(help="What stands before each query. \\[default: what the model's folder says]")
-]
-DocumentPromptOption = Annotated[
-    str | None, typer.Option(help="What stands before each passage. \\[default: what the model's folder says]")
-]
-PassageTokensOption = Annotated[
-    int | None,
-    typer.Option(help="Tokens of a passage of a long document. \\[default: what the model takes, at most 512]"),
-]
-SimilarityOption = Annotated[
-    Similarity | None, typer.Option(help="\\[default: what the model's folder says, else cosine]")
-]
+from unmask.cli.options import (
+    ColumnOption,
+    DocumentPromptOption,
+    Documents,
+    JsonFlag,
+    ModelName,
+    PassageTokensOption,
+    PoolingOption,
+    Precision,
+    PrecisionOption,
+    QueryPromptOption,
+    SimilarityOption,
+    StrictFlag,
+    TitleColumnOption,
+)
 
 
 def search_index(  # noqa: PLR0913, PLR0917  (options)
@@ -68,10 +42,7 @@ def search_index(  # noqa: PLR0913, PLR0917  (options)
     ] = None,
     query_prompt: QueryPromptOption = None,
     document_prompt: DocumentPromptOption = None,
-    pooling: Annotated[
-        Pooling | None,
-        typer.Option(help="Mean of a text's tokens, or its first token. \\[default: what the model's folder says]"),
-    ] = None,
+    pooling: PoolingOption = None,
     similarity: SimilarityOption = None,
     approximate: Annotated[
         bool | None,

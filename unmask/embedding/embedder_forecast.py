@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.embedding.embedder_folder import EmbedderFolder
-from unmask.embedding.embedder_making import (
-    beginning_with,
-    check_alone,
-    chosen_embedder,
-    data_and_content,
-    fitting_settings,
-    given_texts,
-)
-from unmask.embedding.embedder_run import EmbedderPlan, EmbedderRun
+from unmask.embedding.embedder_making import begin_run
+from unmask.embedding.embedder_request import EmbedderRequest, chosen_embedder, requested
+from unmask.embedding.embedder_run import EmbedderRun
 from unmask.embedding.pair_stream import KINDS
 from unmask.errors import RunError
 from unmask.pretraining.dry_run import NUM_STEPS, STEPS_SECONDS, fact_lines, memory_fact
-from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_reporter
 from unmask.pretraining.training_run import Interruption
 from unmask.progress import duration
 from unmask.recipe.overrides import Overrides
 from unmask.results import Result, Shown
-from unmask.searching.item_documents import held_out_rule
 from unmask.text.given import InMemory, Texts
 from unmask.text.pipes import is_stream
+from unmask.training.group import Group, alike, by_first, join_group
 from unmask.training.hardware import peak_memory
 from unmask.training.loop import step_cost, train
 
@@ -44,7 +40,8 @@ class EmbedderForecast(Result):
         pairs_a_step: That are told from each other.
         steps, step_seconds, seconds: Of the training; without evaluations and the search for hard negatives.
         tokens_per_second: Likewise.
-        memory_bytes: The most that the process held; None where the system does not say.
+        memory_bytes: The most that a process held; None where the system does not say.
+        processes: That train together.
         device: `cpu`, `cuda` or `mps`.
         by_clock: Whether the budget is one of minutes.
     """
@@ -68,7 +65,7 @@ class EmbedderForecast(Result):
                     f"{steps_are}{self.steps:,} steps in {time_is}{duration(self.seconds)}, "
                     f"{self.step_seconds:.2f} s a step, {self.tokens_per_second:,.0f} tokens a second on {self.device}",
                 ),
-                memory_fact(self.memory_bytes),
+                memory_fact(self.memory_bytes, self.processes),
             ]
         )
 
@@ -94,32 +91,33 @@ def forecast_embedder(  # noqa: PLR0913  (as `embedder`)
     Raises:
         UnmaskError: As `embedder`; or standard input or a pipe is among the corpus.
     """
-    check_alone()
-    reporter = reporter or usual_reporter()
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
-    given = given_texts(corpus, pairs)
-    if any(not isinstance(name, InMemory) and is_stream(name) for name in given):
-        raise RunError("--dry-run would use standard input or a pipe up; give a file")
-    beginning = beginning_with(model, choice.embedder)
-    held_out = held_out_rule(beginning.folder)[1]
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse, held_out=held_out)
-    fitted = fitting_settings(choice.embedder, beginning)
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    chosen = partial(chosen_embedder, settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
+
+    def looked() -> EmbedderRequest:
+        found = requested(model, corpus, pairs, chosen)
+        if any(not isinstance(name, InMemory) and is_stream(name) for name in found.given):
+            raise RunError("--dry-run would use standard input or a pipe up; give a file")
+        return found
+
+    request = alike(group, looked)
+    with ExitStack() as held:
+        scratch = by_first(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         folder = EmbedderFolder(Path(scratch) / "embedder")
-        data, _ = data_and_content(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=False)
-        plan = EmbedderPlan(fitted, choice.budget, fingerprint="")
-        run = EmbedderRun(folder, beginning.load(), beginning.tokenizer, data, plan, reporter, Interruption())
-        return _measured(run, plan)
+        run = alike(group, lambda: begin_run(folder, request, reporter, Interruption(), group, goes_on=False))
+        return _measured(run, request, group)
 
 
-def _measured(run: EmbedderRun, plan: EmbedderPlan) -> EmbedderForecast:
+def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> EmbedderForecast:
     made = train(run.state, run.stream, run.masker, run.training, objectives=run.others, leading=run.leading)
     step_seconds, step_tokens = step_cost(made, NUM_STEPS, within=STEPS_SECONDS)
-    minutes, steps = plan.budget.minutes, plan.budget.steps
+    minutes, steps = request.choice.budget.minutes, request.choice.budget.steps
     if steps is None:
         assert minutes is not None, "one of the two is given"
         steps = max(1, round(minutes * 60.0 / step_seconds))
     facts, encoder = run.data.facts, run.state.model.encoder
+    memory = max(int(said) for (said,) in group.told([peak_memory(encoder.device) or 0], patient=True))
     kinds = {kind: facts[kind] for kind in KINDS if kind in facts}
     return EmbedderForecast(
         {
@@ -129,13 +127,14 @@ def _measured(run: EmbedderRun, plan: EmbedderPlan) -> EmbedderForecast:
             "pairs": kinds | ({"given": facts["given_pairs"]} if "given_pairs" in facts else {}),
             "num_parameters": run.state.model.num_parameters,
             "dimension": run.width,
-            "sparse": plan.settings.sparse is not None,
-            "pairs_a_step": min(plan.settings.batch_size, run.stream.size),
+            "sparse": request.fitted.sparse is not None,
+            "pairs_a_step": min(request.fitted.batch_size, run.stream.size),
             "steps": steps,
             "step_seconds": step_seconds,
             "seconds": steps * step_seconds,
             "tokens_per_second": step_tokens / step_seconds,
-            "memory_bytes": peak_memory(encoder.device),
+            "memory_bytes": memory or None,
+            "processes": group.share.of,
             "device": encoder.device.type,
             "by_clock": minutes is not None,
         }

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from unmask.embedding.embedder_folder import MAY_DIFFER, EmbedderFolder
-from unmask.embedding.embedder_run import EmbedderBudget, EmbedderPlan, EmbedderRun, without_temperature
-from unmask.embedding.given_pairs import TextPairs, read_pairs
-from unmask.embedding.pair_data import PairData, pair_data
-from unmask.embedding.settings import MINUTES, EmbedderSettings
-from unmask.embedding.text_reading import read_texts
-from unmask.embedding.token_texts import TokenTexts
-from unmask.errors import ModelError, SettingsError, UnmaskError
-from unmask.files import file_sha256, typed, whole_folder, write_atomically, writing
-from unmask.folders.card_head import CARD, CardSettings, Origin, base_models, change_card
-from unmask.folders.checksums import files_checked, write_checksums
-from unmask.folders.model_folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.folders.sentence_files import write_sentence_files, write_sparse_files
-from unmask.folders.transformers_folder import runs_in_transformers
-from unmask.hub import lasting_name
-from unmask.network.encoder import MaskedLM
-from unmask.pretraining.run_data import is_prepared
-from unmask.pretraining.run_metrics import read_metrics
-from unmask.pretraining.run_reporter import Reporter, usual_reporter
+from unmask.embedding.embedder_data import open_data
+from unmask.embedding.embedder_folder import EmbedderFolder
+from unmask.embedding.embedder_request import EmbedderRequest, chosen_embedder, requested
+from unmask.embedding.embedder_result import write_embedder
+from unmask.embedding.embedder_run import EmbedderPlan, EmbedderRun
+from unmask.errors import UnmaskError
+from unmask.files import typed
+from unmask.folders.card_head import CARD, change_card
+from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_reporter
 from unmask.pretraining.training_run import Interruption
 from unmask.progress import duration
-from unmask.recipe.architecture import checkpoint_sha256, read_fitting_config
-from unmask.recipe.overrides import Overrides, apply_overrides, as_overrides, set_value
-from unmask.report.embedder_page import write_embedder_card, write_embedder_report
+from unmask.recipe.overrides import Overrides
 from unmask.results import Finished, Sheet, Shown
-from unmask.searching.item_documents import HELD_OUT, held_out_rule
-from unmask.settings import validated
-from unmask.shards.manifest import MANIFEST, load_manifest
-from unmask.tasks.task_model import is_fine_tuned
-from unmask.text.given import InMemory, Named, Texts, keep_given, told_apart
-from unmask.text.pipes import is_stream
-from unmask.text.settings import CorpusSettings
-from unmask.text.sources import find_sources
-from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.training.group import alike, join_group
-
-_SECTIONS = {"embedder", "corpus", "card"}
+from unmask.text.given import Texts
+from unmask.training.group import Group, alike, by_first, first_before_others, join_group
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,152 +72,6 @@ class Embedder(Finished):
             yield f"Measure it beside the words alone: unmask evaluate-search {typed(s['model'])} CORPUS"
 
 
-@dataclass(frozen=True)
-class EmbedderChoice:
-    """The settings of a training, by section."""
-
-    embedder: EmbedderSettings
-    corpus: CorpusSettings
-    budget: EmbedderBudget
-
-
-def chosen_embedder(
-    overrides: Overrides,
-    *,
-    minutes: float | None,
-    steps: int | None,
-    seed: int | None,
-    sparse: bool = False,
-    held_out: CorpusSettings | None = None,
-) -> EmbedderChoice:
-    """The settings that were asked for.
-
-    Args:
-        overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
-        minutes, steps: The budget; None of both: ten minutes.
-        seed: Short for `embedder.seed`.
-        sparse: Short for `embedder.sparse`, as it is by itself.
-        held_out: How the text of the model that it begins with was read and held out, which stays so where nothing
-            else is asked for; None: by default.
-
-    Raises:
-        SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
-            budgets.
-    """
-    if minutes is not None and steps is not None:
-        raise SettingsError("give one of --minutes and --steps")
-    for name, value in (("minutes", minutes), ("steps", steps)):
-        if value is not None and value <= 0:
-            raise SettingsError(f"--{name} {value}: give more than 0")
-    values: dict[str, Any] = {}
-    apply_overrides(values, as_overrides(overrides))
-    if strangers := sorted(set(values) - _SECTIONS):
-        raise SettingsError(
-            f"{strangers[0]}: an embedder has the sections embedder (as in embedder.batch_size=512), corpus, which "
-            "says how files are read, and card"
-        )
-    for name, value in values.get("card", {}).items():
-        set_value(values, f"embedder.card.{name}", value)
-    if seed is not None:
-        set_value(values, "embedder.seed", seed)
-    if sparse and not values.get("embedder", {}).get("sparse"):
-        set_value(values, "embedder.sparse", {})
-    corpus = (held_out or CorpusSettings()).model_dump()
-    if "holdout" in values.get("embedder", {}):
-        corpus["holdout"] = values["embedder"]["holdout"]
-    budget = EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps)
-    return EmbedderChoice(
-        validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
-        validated(CorpusSettings, corpus | values.get("corpus", {}), where="corpus"),
-        budget,
-    )
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """The masked language model that a training begins with.
-
-    Attributes:
-        folder: Where it is.
-        tokenizer: Its tokenizer.
-        has_head: Whether it has a head for masked tokens.
-        origin: What it is, for the card.
-    """
-
-    folder: Path
-    tokenizer: Tokenizer
-    has_head: bool
-    origin: Origin
-
-    def load(self) -> MaskedLM:
-        """A copy to be trained.
-
-        Raises:
-            ModelError: A file is damaged.
-        """
-        with files_checked(self.folder):
-            return load_model(self.folder, mask_id=self.tokenizer.special.mask)
-
-
-def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
-    """Looks at the model that a training is to begin with.
-
-    Raises:
-        ModelError: It is not there, none of our encoder's, fine-tuned for a task, or has no head for masked tokens
-            where these are to be learned.
-        TokenizerError: Its tokenizer cannot be used.
-    """
-    folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
-    if is_fine_tuned(folder):
-        raise ModelError(
-            f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
-            "from"
-        )
-    if runs_in_transformers(folder):
-        raise ModelError(
-            f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
-            "layouts of BERT, RoBERTa and ModernBERT; give one of these"
-        )
-    tokenizer = load_tokenizer(folder)
-    config = read_fitting_config(folder, tokenizer)
-    has_head = has_prediction_head(folder, config.layout)
-    if settings.mlm_weight > 0.0 and not has_head:
-        raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, which are to be learned beside the pairs; "
-            "learn pairs alone with --set embedder.mlm_weight=0, or give a masked language model"
-        )
-    if settings.sparse is not None and not has_head:
-        raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, of which sparse vectors are made; give a "
-            "masked language model, or go without --sparse"
-        )
-    name = lasting_name(model, folder)
-    return Beginning(folder, tokenizer, has_head, Origin(name, checkpoint_sha256(folder), base_models(name, folder)))
-
-
-def fitting_settings(settings: EmbedderSettings, beginning: Beginning) -> EmbedderSettings:
-    """The settings with crops no longer than the model.
-
-    Raises:
-        SettingsError: Even the shortest crops are longer.
-    """
-    config = read_fitting_config(beginning.folder, beginning.tokenizer)
-    room = config.max_position_embeddings - len(beginning.tokenizer.special.around)
-    if settings.shortest > room or max(settings.first_lengths[0], settings.second_lengths[0]) > room:
-        raise SettingsError(
-            f"embedder.first_lengths and second_lengths begin with {settings.first_lengths[0]} and "
-            f"{settings.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
-        )
-    cut = {
-        name: (least, min(most, room))
-        for name, (least, most) in (
-            ("first_lengths", settings.first_lengths),
-            ("second_lengths", settings.second_lengths),
-        )
-    }
-    return settings.model_copy(update=cut)
-
-
 def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path,
     corpus: Texts | None = None,
@@ -280,222 +109,81 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    check_alone()
-    reporter = reporter or usual_reporter()
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
     folder = EmbedderFolder(Path(out))
-    given = given_texts(corpus, pairs)
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
-    beginning = beginning_with(model, choice.embedder)
-    begun = resume and folder.claimed.is_claimed
-    maker, held_out = held_out_rule(folder.model if begun else beginning.folder)
-    choice = chosen_embedder(settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse, held_out=held_out)
-    fitted = fitting_settings(choice.embedder, beginning)
-    inputs = [beginning.folder, *_files(given), *([] if pairs is None else [Path(pairs)])]
-    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
+    chosen = partial(chosen_embedder, settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
+    begun = folder.model if resume and folder.claimed.is_claimed else None
+    request = alike(group, lambda: requested(model, corpus, pairs, chosen, begun=begun))
     with Interruption() as interruption, ExitStack() as held:
-        held.enter_context(folder.claimed.held())
-        folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
-        goes_on = resume and folder.claimed.is_claimed
-        if overwrite:
-            folder.clear()
-        if goes_on and folder.summary.is_file():
-            return _finished(folder, fitted.card, reporter)
-        if maker is not None and given and not goes_on:
-            reporter.note(f"text is read and held out as in {maker}, but for what --set corpus says")
+        goes_on = by_first(group, lambda: _claim(folder, request, held, reporter, resume=resume, overwrite=overwrite))
+        if goes_on is None:
+            return Embedder(folder.root, folder.read_summary())
         try:
-            data, content = data_and_content(folder, given, pairs, beginning, choice, fitted, reporter, goes_on=goes_on)
-            plan = EmbedderPlan(fitted, choice.budget, _fingerprint(content, fitted))
-            run = EmbedderRun(folder, beginning.load(), beginning.tokenizer, data, plan, reporter, interruption)
+            run = alike(group, lambda: begin_run(folder, request, reporter, interruption, group, goes_on=goes_on))
         except UnmaskError:
-            if not goes_on:  # nothing was begun: the next try shall not be told of it
+            if not goes_on and group.is_first:  # nothing was begun: the next try shall not be told of it
                 folder.clear()
             raise
-        reporter.begin(may_end_early=fitted.patience is not None)
+        reporter.begin(may_end_early=request.fitted.patience is not None)
         run.run()
         reporter.note("writing the model")
-        return Embedder(folder.root, _write_result(folder, run, beginning, given, pairs, fitted))
+        return Embedder(folder.root, by_first(group, lambda: write_embedder(folder, run, request)))
 
 
-def check_alone() -> None:
-    """Makes sure that one process trains: several would have to tell all vectors to each other, which is not built.
-
-    Raises:
-        SettingsError: There are several.
-    """
-    group = join_group()
-    if group.share.of == 1:
-        return
-
-    def refuse() -> None:
-        raise SettingsError("an embedder is trained by one process; start it without torchrun")
-
-    alike(group, refuse)
-
-
-def given_texts(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
-    """What there is to learn from beside pairs.
-
-    Raises:
-        CorpusError: A file is not there.
-        SettingsError: There is nothing at all.
-    """
-    if corpus is None:
-        if pairs is None:
-            raise SettingsError("give text to learn from: files or a folder, or pairs of your own with --pairs")
-        return []
-    given = told_apart(corpus) or []
-    named = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
-    if named and not is_prepared(named):
-        find_sources(named, announce=False)
-    return given
-
-
-def _files(given: Sequence[Named]) -> list[Path]:
-    return [Path(name) for name in given if not isinstance(name, InMemory) and not is_stream(name)]
-
-
-def data_and_content(
+def _claim(
     folder: EmbedderFolder,
-    given: Sequence[Named],
-    pairs: str | Path | None,
-    beginning: Beginning,
-    choice: EmbedderChoice,
-    fitted: EmbedderSettings,
+    request: EmbedderRequest,
+    held: ExitStack,
     reporter: Reporter,
     *,
-    goes_on: bool,
-) -> tuple[PairData, dict[str, Any]]:
-    """Pairs, and what the training is about, which is written into a new folder.
-
-    Raises:
-        UnmaskError: Text or pairs cannot be read or used, or the folder holds another training.
-    """
-    texts = None
-    if given and goes_on and folder.texts.is_file():
-        texts = TokenTexts.load(folder.texts)
-    elif given:
-        files = list(keep_given(given, folder.root, kept=goes_on, notify=reporter.notify))
-        texts = read_texts(
-            files,
-            beginning.tokenizer,
-            choice.corpus,
-            note=reporter.note,
-            notify=reporter.notify,
-        )
-    text_pairs: TextPairs | None = None if pairs is None else read_pairs(Path(pairs), fitted.columns)
-    content = {
-        "model": beginning.origin.checkpoint,
-        "model_sha256": beginning.origin.sha256,
-        "corpus_files": [str(path.absolute()) for path in _files(given)],
-        "pairs_file": None if pairs is None else str(Path(pairs).absolute()),
-        "pairs_sha256": None if pairs is None else file_sha256(Path(pairs)),
-        "texts_sha256": None if texts is None else texts.fingerprint,
-        HELD_OUT: _rule(given, choice.corpus).plain(),
-        "embedder": choice.embedder.model_dump(),
-        "minutes": choice.budget.minutes,
-        "steps": choice.budget.steps,
-    }
-    if goes_on:
-        folder.check_same(content)
-    data = pair_data(texts, text_pairs, beginning.tokenizer, fitted, note=reporter.note)
-    if not goes_on:
-        if texts is not None:
-            texts.save(folder.texts)
-        folder.begin(content)
-    return data, content
-
-
-def _rule(given: Sequence[Named], corpus: CorpusSettings) -> CorpusSettings:
-    """By which text was held out; prepared data has a rule of its own."""
-    if not (files := _files(given)) or not is_prepared(files):
-        return corpus
-    manifest = load_manifest(files[0])
-    return validated(CorpusSettings, manifest.settings["corpus"], where=str(files[0] / MANIFEST))
-
-
-def _fingerprint(content: dict[str, Any], settings: EmbedderSettings) -> str:
-    """Of what decides the weights, wherever its files lie."""
-    deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
-    deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-
-
-def _write_result(
-    folder: EmbedderFolder,
-    run: EmbedderRun,
-    beginning: Beginning,
-    given: Sequence[Named],
-    pairs: str | Path | None,
-    settings: EmbedderSettings,
-) -> dict[str, Any]:
-    """Writes the model and, last, the summary, which is returned.
-
-    Raises:
-        WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
-    """
-    temperature, state = run.temperature, run.state
-    model, history = without_temperature(state.model), run.history
-    config = model.config
-    with writing(folder.model), whole_folder(folder.model) as partial:
-        save_model(model, partial, with_head=beginning.has_head)
-        length = config.max_position_embeddings
-        beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        write_files = write_sentence_files if settings.sparse is None else write_sparse_files
-        write_files(partial, max_length=length, width=run.width)
-        write_checksums(partial)
-    best = [line for line in history if state.best is not None and line["step"] == state.best.step]
-    last = best[-1] if best and settings.patience is not None else history[-1] if history else None
-    names = ("kinds", "mlm_loss")
-    after = None if last is None else {name: last[name] for name in names}
-    summary: dict[str, Any] = {
-        "model": str(folder.model),
-        "num_parameters": model.num_parameters,
-        "dimension": run.width,
-        "sparse": settings.sparse is not None,
-        "dimensions": list(settings.dimensions_for(config.hidden_size)),
-        "max_length": config.max_position_embeddings,
-        "steps": state.step,
-        "tokens_seen": state.tokens_seen,
-        "seconds": state.seconds,
-        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-        "pairs_seen": state.step * min(settings.batch_size, run.stream.size),
-        "temperature": temperature,
-        "before": {name: history[0][name] for name in names} if history else None,
-        "after": after,
-        "recall_at_10": None if after is None else {kind: f["recall_at_10"] for kind, f in after["kinds"].items()},
-        "nonzero": _nonzero(history[0] if history else None, after),
-        "best_step": None if state.best is None else state.best.step,
-        "data": run.data.facts,
-        "device": model.encoder.device.type,
-    }
-    files = [path.name for path in _files(given)] + ([] if pairs is None else [Path(pairs).name])
-    plain = settings.model_dump(mode="json", exclude={"card"})
-    write_embedder_card(
-        folder.model,
-        summary=summary,
-        settings=plain,
-        card=settings.card,
-        files=files or ["texts in memory"],
-        origin=beginning.origin,
-    )
-    write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
-    write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    return summary
-
-
-def _nonzero(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, float] | None:
-    """Numbers of a held-out text's vector that are not 0, on average over all texts; None where vectors are dense."""
-    if before is None or after is None or any(f["nonzero"] is None for f in after["kinds"].values()):
+    resume: bool,
+    overwrite: bool,
+) -> bool | None:
+    """Claims the folder, as it was asked for; whether what it holds goes on. None: that is finished."""
+    claimed = folder.claimed
+    claimed.check(resume=resume, overwrite=overwrite, inputs=request.inputs)
+    held.enter_context(claimed.held())
+    claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+    goes_on = resume and claimed.is_claimed
+    if overwrite:
+        folder.clear()
+    if goes_on and folder.summary.is_file():
+        folder.read_summary()
+        if change_card(folder.model, request.fitted.card):
+            reporter.note(f"{folder.model / CARD} was changed as asked for")
+        reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
         return None
-    found = {}
-    for name, measured in (("before", before), ("after", after)):
-        kinds = measured["kinds"].values()
-        found[name] = sum(f["nonzero"] * f["pairs"] for f in kinds) / sum(f["pairs"] for f in kinds)
-    return found
+    if request.maker is not None and request.given and not goes_on:
+        reporter.note(f"text is read and held out as in {request.maker}, but for what --set corpus says")
+    return goes_on
 
 
-def _finished(folder: EmbedderFolder, card: CardSettings, reporter: Reporter) -> Embedder:
-    if change_card(folder.model, card):
-        reporter.note(f"{folder.model / CARD} was changed as asked for")
-    reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
-    return Embedder(folder.root, folder.read_summary())
+def begin_run(
+    folder: EmbedderFolder,
+    request: EmbedderRequest,
+    reporter: Reporter,
+    interruption: Interruption,
+    group: Group,
+    *,
+    goes_on: bool,
+) -> EmbedderRun:
+    """Opens the data, which the first process reads and the others find in the folder, and makes the model.
+
+    Args:
+        folder: Of the training.
+        request: What is asked for.
+        reporter: Told of what is found.
+        interruption: Asked after every step.
+        group: The processes that train together.
+        goes_on: Whether the folder holds the training already.
+
+    Raises:
+        UnmaskError: As `open_data`, or a file of the model is damaged.
+    """
+    data = first_before_others(
+        group, lambda: open_data(folder, request, reporter, goes_on=goes_on or not group.is_first)
+    )
+    beginning = request.beginning
+    plan = EmbedderPlan(request.fitted, request.choice.budget, data.fingerprint)
+    return EmbedderRun(folder, beginning.load(), beginning.tokenizer, data.pairs, plan, reporter, interruption, group)

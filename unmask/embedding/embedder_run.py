@@ -14,14 +14,14 @@ from unmask.embedding.pair_data import PairData
 from unmask.embedding.pair_stream import PairStream
 from unmask.embedding.retrieval import EmbedderMeasured, measure
 from unmask.embedding.settings import EmbedderSettings
-from unmask.errors import DivergedError
+from unmask.errors import DivergedError, EndedElsewhereError
 from unmask.files import typed
 from unmask.masking.masker import Masker
 from unmask.network.compiling import compile_model
 from unmask.network.config import EncoderConfig
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import ContrastHead
-from unmask.pretraining.run_metrics import MetricsFile, read_metrics
+from unmask.pretraining.run_metrics import MetricsFile, NoMetrics, read_metrics
 from unmask.pretraining.run_reporter import Reporter
 from unmask.pretraining.training_run import CHECKPOINT_SECONDS, Interrupted, Interruption
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -36,6 +36,7 @@ from unmask.training.checkpoints import (
     load_checkpoint,
 )
 from unmask.training.contrast import DENSE, contrast_objective
+from unmask.training.group import ALONE, Group, alike, by_first
 from unmask.training.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, begin_with_parts, train
@@ -134,6 +135,7 @@ class EmbedderRun:
         plan: How.
         reporter: Told of the progress.
         interruption: Asked after every step.
+        group: The processes that train together; the first writes into the folder.
     """
 
     def __init__(
@@ -145,8 +147,10 @@ class EmbedderRun:
         plan: EmbedderPlan,
         reporter: Reporter,
         interruption: Interruption,
+        group: Group = ALONE,
     ) -> None:
         settings, budget = plan.settings, plan.budget
+        self.group = group
         self.folder, self.settings, self.data = folder, settings, data
         self.reporter, self.interruption = reporter, interruption
         self.fingerprint = plan.fingerprint
@@ -169,7 +173,7 @@ class EmbedderRun:
         steps = self.training.known_steps
         if why_not_compiled("auto", device, minutes=budget.minutes, steps=steps) is None:
             compile_model(model, tuned=False)
-        optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of)
+        optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of, group=group)
         self.state = TrainState(model, optimizer)
         self.progress = 0.0
         self.kind = DENSE if settings.sparse is None else SPARSE
@@ -211,8 +215,10 @@ class EmbedderRun:
         """
         self._announce()
         self._resume()
-        self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
-        self.history = [line for line in read_metrics(self.folder.metrics) if line.get("kind") == EVALUATION]
+        self.metrics: MetricsFile | NoMetrics = NoMetrics()
+        if self.group.is_first:
+            self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
+        self.history = by_first(self.group, self._evaluations)
         if self.state.step == 0:
             self._evaluate()
         with (
@@ -223,7 +229,8 @@ class EmbedderRun:
         ):
             self._consume()
             self._save()
-        self._take_best()
+        self.group.told([0.0], patient=True)  # by now the first one's thread has all files
+        alike(self.group, self._take_best)
 
     def _announce(self) -> None:
         model, settings = self.state.model, self.settings
@@ -243,13 +250,24 @@ class EmbedderRun:
             )
 
     def _resume(self) -> None:
+        name = by_first(self.group, self._last_checkpoint)
+        if name is None:
+            return
+
+        def load() -> None:
+            load_checkpoint(self.folder.checkpoints / name, self.state, fingerprint=self.fingerprint)
+            self.stream.negatives = load_negatives(self.folder.negatives, self.state.step)
+
+        alike(self.group, load)
+        self.reporter.note(f"going on from step {self.state.step:,} ({name})")
+
+    def _last_checkpoint(self) -> str | None:
         clear_parts(self.folder.checkpoints)
         checkpoints = list_checkpoints(self.folder.checkpoints)
-        if not checkpoints:
-            return
-        load_checkpoint(checkpoints[-1], self.state, fingerprint=self.fingerprint)
-        self.stream.negatives = load_negatives(self.folder.negatives, self.state.step)
-        self.reporter.note(f"going on from step {self.state.step:,} ({checkpoints[-1].name})")
+        return checkpoints[-1].name if checkpoints else None
+
+    def _evaluations(self) -> list[dict[str, Any]]:
+        return [line for line in read_metrics(self.folder.metrics) if line.get("kind") == EVALUATION]
 
     def _consume(self) -> None:
         """Takes the loop's reports."""
@@ -274,15 +292,18 @@ class EmbedderRun:
                 if number > done or report.progress >= 1.0:
                     done = number
                     due = self._evaluate() or due
-                if due or self.interruption.signum:
+                signum = max(int(said) for (said,) in self.group.told([self.interruption.signum or 0]))
+                if due or signum:
                     self._save()
                     saved = report.seconds
-                if self.interruption.signum:
-                    self._stop(self.interruption.signum, report.step)
+                if signum:
+                    self._stop(signum, report.step)
                 if self._has_waited():
                     self.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
                     break
         except DivergedError as error:
+            if not self.group.is_first:
+                raise EndedElsewhereError(f"{error}; the first process says what to do") from error
             rate = self.training.learning_rate / 3
             raise DivergedError(
                 f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
@@ -293,8 +314,13 @@ class EmbedderRun:
         wanted = self.settings.hard_negatives
         if wanted is None or self.stream.negatives is not None or not wanted.after <= report.progress < 1.0:
             return False
-        found = mine(self.state.model, self.stream, wanted, self.kind)
-        save_negatives(self.folder.negatives, found, report.step)
+
+        def look() -> None:
+            save_negatives(self.folder.negatives, mine(self.state.model, self.stream, wanted, self.kind), report.step)
+
+        by_first(self.group, look)
+        found = alike(self.group, lambda: load_negatives(self.folder.negatives, report.step))
+        assert found is not None, "they were found by this step"
         self.stream.negatives = found
         have = int((found.parts >= 0).any(1).sum())
         self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(found.parts):,} parts")
@@ -308,6 +334,14 @@ class EmbedderRun:
         """
         if not self.data.held or (self.history and self.history[-1]["step"] == self.state.step):
             return False
+        found = EmbedderMeasured.of_plain(by_first(self.group, self._measured))
+        self._record(found)
+        if self.state.step == 0 or (self.state.best is not None and found.loss >= self.state.best.loss):
+            return False
+        self.state.best = Best(self.state.step, found.loss)
+        return self.settings.patience is not None
+
+    def _measured(self) -> dict[str, Any]:
         found = measure(
             self.state.model,
             self.stream,
@@ -318,11 +352,7 @@ class EmbedderRun:
         )
         if not math.isfinite(found.loss):
             raise DivergedError(f"the held-out loss behind step {self.state.step} is {found.loss}")
-        self._record(found)
-        if self.state.step == 0 or (self.state.best is not None and found.loss >= self.state.best.loss):
-            return False
-        self.state.best = Best(self.state.step, found.loss)
-        return self.settings.patience is not None
+        return found.plain()
 
     def _record(self, found: EmbedderMeasured) -> None:
         state = self.state
@@ -364,9 +394,11 @@ class EmbedderRun:
         self.checkpoints.save(self.state)
 
     def _stop(self, signum: int, step: int) -> NoReturn:
+        """Ends in all processes, whichever was sent the signal; the first says so."""
         self.checkpoints.wait()
+        self.group.told([0.0], patient=True)
         way_on = f"go on with --out {typed(self.folder.root)} --resume"
-        raise Interrupted(signum, f"stopped and saved at step {step:,}; {way_on}")
+        raise Interrupted(signum, f"stopped and saved at step {step:,}; {way_on}" if self.group.is_first else "")
 
 
 def _factor_of(name: str) -> float:

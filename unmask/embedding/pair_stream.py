@@ -351,11 +351,12 @@ class PairStream:
         ids, starts = self.tokens
         cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
         first = fill(placed, ids, starts, self.tokenizer.ordinary, cls, sep, False, into)
-        if self.settings.masked == "first":
+        if self.settings.masked != "both":
             sides = np.repeat(columns[SIDE][packed.piece], packed.length)
             at = np.repeat(placed.at, packed.length) + np.arange(len(sides))
             at -= np.repeat(np.cumsum(packed.length) - packed.length, packed.length)
-            into.maskable[at[sides != FIRST]] = False
+            hidden_in_first = self.settings.masked == "first"
+            into.maskable[at[(sides == FIRST) != hidden_in_first]] = False
         classes = {}
         for name, values in columns.items():
             classes[name] = np.full(size, -1, dtype=np.int64)

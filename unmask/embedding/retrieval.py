@@ -52,7 +52,7 @@ class EmbedderMeasured:
 
     Attributes:
         kinds: By the kind of pairs.
-        mlm_loss: Nats per hidden token of the first texts; None where masked tokens are not learned.
+        mlm_loss: Nats per hidden token; None where masked tokens are not learned.
     """
 
     kinds: Mapping[str, Retrieval]
@@ -66,6 +66,11 @@ class EmbedderMeasured:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {"kinds": {kind: asdict(found) for kind, found in self.kinds.items()}, "mlm_loss": self.mlm_loss}
+
+    @classmethod
+    def of_plain(cls, found: Mapping[str, Any]) -> EmbedderMeasured:
+        """What `plain` was of."""
+        return cls({kind: Retrieval(**figures) for kind, figures in found["kinds"].items()}, found["mlm_loss"])
 
     def in_words(self) -> str:
         """One line for the log."""

@@ -93,8 +93,8 @@ class EmbedderSettings(Settings):
             orders of magnitude are equally likely. Searches are short and what is found is long.
         part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
         overlap: Whether the crops of a pair may have words in common that stand at the same place.
-        batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task; memory does not
-            limit it (`micro_batch_tokens`).
+        batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task, for which a long
+            training has the time; memory does not limit it (`micro_batch_tokens`).
         sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
         temperature: That similarities are divided by; None: 0.05, and 1 for sparse vectors, whose products are large.
         learn_temperature: Whether that is where it begins, and is learned.
@@ -102,7 +102,8 @@ class EmbedderSettings(Settings):
             size down to 64; an empty list: none.
         mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none.
         mask_rate: Share of the tokens that is hidden for that.
-        masked: In which texts of a pair tokens are hidden: the `first` or `both`. Vectors are made of what is left.
+        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with what was given as a wrong
+            answer) or `both`. Vectors are made of what is left, which of a short text may be too little.
         hard_negatives: Whether they are looked for, and how; None: they are not.
         learning_rate: Peak rate; None: by the optimizer, and for AdamW by the width, as `learning_rate_for` says.
         warmup: Share of the training in which it rises; then it falls in a line to 0.
@@ -129,14 +130,14 @@ class EmbedderSettings(Settings):
     second_lengths: tuple[Length, Length] = (16, 128)
     part_tokens: int = Field(default=256, ge=16)
     overlap: bool = True
-    batch_size: int = Field(default=256, ge=2)
+    batch_size: int = Field(default=128, ge=2)
     sparse: SparseSettings | None = None
     temperature: float | None = Field(default=None, ge=0.01)
     learn_temperature: bool = False
     dimensions: tuple[Length, ...] | None = None
-    mlm_weight: float = Field(default=0.5, ge=0.0)
+    mlm_weight: float = Field(default=0.1, ge=0.0)
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
-    masked: Literal["first", "both"] = "first"
+    masked: Literal["first", "second", "both"] = "second"
     hard_negatives: HardNegatives | None = None
     learning_rate: float | None = Field(default=None, gt=0.0)
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)

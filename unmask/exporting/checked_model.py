@@ -19,6 +19,7 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.folders.layout_names import FolderLayout
 from unmask.folders.model_folder import CONFIG, LAYOUTS, find_weights, read_content
+from unmask.folders.sentence_files import sparse_file
 from unmask.folders.stored_weights import read_weights
 from unmask.hub import HubName, hub_name
 from unmask.network.config import EncoderConfig
@@ -26,6 +27,8 @@ from unmask.tasks.known import does_task
 from unmask.tasks.task_model import TaskModel, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.training.contrast import TextTargets
+from unmask.training.splade import splade_vectors
 from unmask.using.loaded_model import Model, load
 from unmask.values import shown
 
@@ -159,6 +162,14 @@ class CheckedModel:
         except ModelError:
             return False
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the folder makes sparse vectors; of a modules.json that cannot be read other checks tell."""
+        try:
+            return sparse_file(self.folder) is not None
+        except ModelError:
+            return False
+
     @cached_property
     def probe(self) -> Probe:
         """What it is compared on."""
@@ -170,6 +181,15 @@ class CheckedModel:
         network = self.model.network
         hidden_BSD = network.encoder(input_ids_BS, **rows)
         return network.head(hidden_BSD, network.encoder.tokens) if self.has_head else hidden_BSD
+
+    @torch.no_grad()
+    def sparse_vectors(self) -> Tensor:
+        """Sparse vectors of the probe's texts, packed, as the training of them makes them: [B, vocabulary]."""
+        network, lengths = self.model.network, tuple(map(len, self.probe.texts))
+        hidden_TD = network.encoder(**self.probe.packed)[0]
+        places_T, none = torch.arange(len(hidden_TD)), torch.zeros(0, dtype=torch.int64)
+        texts = TextTargets(places_T, none, none, none, none, none, num_pairs=0, lengths=lengths)
+        return splade_vectors(network, hidden_TD, texts)
 
     @property
     def tells_types(self) -> bool:

@@ -31,11 +31,13 @@ class Check:
         largest_difference: Between the two things that were compared: of numbers the largest absolute one, of ids or
             files how many differ; None where it is no number (NaN, infinity, or the comparison broke off).
         detail: What was compared, or what is wrong and the way out.
+        smallest_cosine: Of 8-bit graphs that make vectors: between one of theirs and ours of the same text; else None.
     """
 
     passed: bool
     largest_difference: float | None
     detail: str
+    smallest_cosine: float | None = None
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE) -> Check:
@@ -56,6 +58,11 @@ def count(wrong: list[str], detail: str) -> Check:
         detail: What was compared.
     """
     return Check(not wrong, float(len(wrong)), "; ".join(wrong) or detail)
+
+
+def at_least(cosine: float) -> str:
+    """A cosine to four digits, never rounded up: 0.99996 is 0.9999."""
+    return f"{math.floor(cosine * 1e4) / 1e4:.4f}"
 
 
 def worst(checks: list[Check]) -> Check:

@@ -26,12 +26,14 @@ from filelock import FileLock, Timeout
 from unmask.claimed import LOCK, ClaimedFolder, held_file
 from unmask.errors import ModelError, RunError, SettingsError
 from unmask.exporting.checked_model import CheckedModel, open_checked_model
+from unmask.exporting.checks import Check, at_least
 from unmask.exporting.onnx_checks import int8_follows_ours, onnx_equals_ours
 from unmask.exporting.onnx_graphs import (
     GRAPHS,
     OPSET,
     EmbedGraph,
     Graph,
+    SpladeGraph,
     data_file,
     graphs_of,
     missing_onnx,
@@ -41,7 +43,7 @@ from unmask.exporting.onnx_graphs import (
 from unmask.exporting.onnx_readme import write_readme
 from unmask.files import typed
 from unmask.folders.model_folder import CONFIG
-from unmask.folders.sentence_files import POOLING_FOLDERS, copy_sentence_files
+from unmask.folders.sentence_files import POOLING_FOLDERS, SPARSE_FOLDER, copy_sentence_files
 from unmask.results import Readable, Sheet, Shown
 from unmask.staged import refused
 
@@ -61,12 +63,15 @@ class GraphFile:
         bytes: Of the file, and of the one with its weights where there is one.
         largest_difference: From our network, of logits, hidden states or vectors.
         inputs, outputs: Their names.
+        smallest_cosine: Of a graph with 8-bit weights that makes vectors: between one of them and ours of the same
+            text, of three texts of random tokens, padded and alone. None of others.
     """
 
     bytes: int
     largest_difference: float
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    smallest_cosine: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +100,10 @@ class Export(Readable):
             for name, graph in self.graphs.items()
         ]
         yield Sheet(("graph", ">MB", ">largest difference", "outputs"), rows)
+        for name, graph in self.graphs.items():
+            if graph.smallest_cosine is not None:
+                cosine = at_least(graph.smallest_cosine)
+                yield f"{name}: cosines of its vectors with those in float32 are {cosine} and more"
         yield f"in {self.folder}, each with a README that says what loads it; check them again with"
         yield f"unmask verify {typed(self.model)} --onnx {typed(self.folder)}"
 
@@ -114,6 +123,7 @@ def export(
 
         a masked language model   feature-extraction: hidden states, and a vector of each text as `Model.embed` makes it
                                   by default; fill-mask: logits over the vocabulary
+        one with sparse vectors   fill-mask: logits, of which `SparseEncoder` makes them, and the vectors themselves
         a bare encoder            feature-extraction
         a fine-tuned model        text-classification, token-classification or question-answering
 
@@ -183,7 +193,8 @@ def _wanted(subject: CheckedModel, task: str | None) -> tuple[type[Graph], ...]:
         if kinds == (EmbedGraph,):
             log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EmbedGraph.task)
         return kinds
-    known: dict[str, type[Graph]] = {EmbedGraph.task: EmbedGraph} | {kind.task: kind for kind in kinds}
+    dense: dict[str, type[Graph]] = {} if subject.is_sparse else {EmbedGraph.task: EmbedGraph}
+    known = dense | {kind.task: kind for kind in kinds}
     if task not in known:
         raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
     return (known[task],)
@@ -200,7 +211,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[type[Graph]], *,
         check = onnx_equals_ours(subject, file, kind)
         if not check.passed:
             raise ModelError(f"{name} differs from the model by {check.largest_difference}; nothing was written")
-        graphs[name] = _graph_file(subject, file, kind, check.largest_difference)
+        graphs[name] = _graph_file(subject, file, kind, check)
         if int8:
             small = write_int8(file)
             check = int8_follows_ours(subject, small, kind)
@@ -208,7 +219,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[type[Graph]], *,
                 raise ModelError(f"{check.detail}; nothing was written")
             if not check.passed:
                 log.warning("%s; use the graph in float32 instead", check.detail)
-            graphs[str(small.relative_to(folder))] = _graph_file(subject, small, kind, check.largest_difference)
+            graphs[str(small.relative_to(folder))] = _graph_file(subject, small, kind, check)
         _write_others(subject, place, kind)
     return graphs
 
@@ -219,6 +230,7 @@ def _write_others(subject: CheckedModel, place: Path, kind: type[Graph]) -> None
     if kind is EmbedGraph:
         stem = str((content.get("architectures") or [""])[0]).partition("For")[0]
         content["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
+    if kind in (EmbedGraph, SpladeGraph):
         copy_sentence_files(subject.folder, place)
     (place / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     length = network.config.max_position_embeddings
@@ -233,14 +245,15 @@ def _write_others(subject: CheckedModel, place: Path, kind: type[Graph]) -> None
     )
 
 
-def _graph_file(subject: CheckedModel, file: Path, kind: type[Graph], difference: float | None) -> GraphFile:
-    assert difference is not None
+def _graph_file(subject: CheckedModel, file: Path, kind: type[Graph], check: Check) -> GraphFile:
+    assert check.largest_difference is not None
     graph = kind.of(subject)
     size = sum(part.stat().st_size for part in (file, data_file(file)) if part.is_file())
-    return GraphFile(size, difference, graph.inputs, graph.outputs)
+    return GraphFile(size, check.largest_difference, graph.inputs, graph.outputs, check.smallest_cosine)
 
 
 def _folder(out: Path) -> ClaimedFolder:
     """The folder of an export, which holds nothing else; all its files are moved there at the end."""
-    ours = (*_OTHERS, ONNX, *(kind.task for kind in GRAPHS), *POOLING_FOLDERS)
+    tasks = dict.fromkeys(kind.task for kind in GRAPHS)
+    ours = (*_OTHERS, ONNX, *tasks, *POOLING_FOLDERS, SPARSE_FOLDER)
     return ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("--overwrite",))

@@ -24,11 +24,13 @@ from torch.export import Dim
 
 from unmask.errors import ModelError
 from unmask.exporting.checked_model import CheckedModel
+from unmask.folders.sentence_files import check_splade
 from unmask.folders.task_folder import TaskHead
 from unmask.network.encoder import MaskedLM
 from unmask.using.embedding import EmbedSettings
 
 FILE = "model.onnx"  # the only name that optimum, sentence-transformers and transformers.js look for
+VECTORS = "sentence_embedding"  # the output that has a vector of each text, where there is one
 
 
 class Graph(nn.Module):
@@ -82,6 +84,43 @@ class FillGraph(Graph):
         return self.model.head(self.encode(input_ids, attention_mask, token_type_ids), self.model.encoder.tokens)
 
 
+class SpladeGraph(Graph):
+    """Logits [B, S, V], of which sentence-transformers makes sparse vectors, and these vectors [B, V] themselves.
+
+    Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
+    """
+
+    task = "fill-mask"
+    short = "splade"
+    outputs = ("logits", VECTORS)
+    by_token = (True, False)
+
+    @classmethod
+    def of(cls, subject: CheckedModel) -> Self:
+        """The graph of a model whose folder makes sparse vectors.
+
+        Raises:
+            ModelError: It makes them in another way, or of no head.
+        """
+        check_splade(subject.folder)
+        if not subject.has_head:
+            raise ModelError(f"{subject.folder}: holds no masked-language-model head to make sparse vectors of")
+        return cls(subject.model.network)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits, which mean nothing at padding, and vectors, in which it does not count."""
+        hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
+        logits_BSV = self.model.head(hidden_BSD, self.model.encoder.tokens)
+        return logits_BSV, splade_of(logits_BSV, attention_mask)
+
+
+def splade_of(logits_BSV: Tensor, attention_mask_BS: Tensor) -> Tensor:
+    """log(1 + relu(the largest logit over a text's positions)), where padding counts as 0: [B, V]."""
+    return (logits_BSV * attention_mask_BS[..., None].to(logits_BSV.dtype)).amax(1).relu().log1p()
+
+
 class EmbedGraph(Graph):
     """Hidden states [B, S, D], and a vector of each text [B, D], made of them as `Model.embed` does.
 
@@ -92,7 +131,7 @@ class EmbedGraph(Graph):
 
     task = "feature-extraction"
     short = "embed"
-    outputs = ("last_hidden_state", "sentence_embedding")
+    outputs = ("last_hidden_state", VECTORS)
     by_token = (True, False)
 
     def __init__(self, model: MaskedLM, settings: EmbedSettings) -> None:
@@ -191,7 +230,7 @@ class AnswerGraph(TaskGraph):
         return start_BS, end_BS
 
 
-GRAPHS: tuple[type[Graph], ...] = (EmbedGraph, FillGraph, TextGraph, TagGraph, AnswerGraph)
+GRAPHS: tuple[type[Graph], ...] = (EmbedGraph, FillGraph, SpladeGraph, TextGraph, TagGraph, AnswerGraph)
 _OF_ARCHITECTURES: dict[str, type[TaskGraph]] = {
     "SequenceClassification": TextGraph,
     "TokenClassification": TagGraph,
@@ -202,11 +241,15 @@ _OF_ARCHITECTURES: dict[str, type[TaskGraph]] = {
 def graphs_of(subject: CheckedModel) -> tuple[type[Graph], ...]:
     """What can be made of a model: of a fine-tuned one its task, else vectors and, where it has the head, masks filled.
 
+    Where vectors are sparse, both are one graph.
+
     Raises:
         ModelError: It is fine-tuned, and its head cannot be read.
     """
     if subject.does_task:
         return (_OF_ARCHITECTURES[subject.fine_tuned.task.task_head.architecture],)
+    if subject.is_sparse:
+        return (SpladeGraph,)
     return (EmbedGraph, FillGraph) if subject.has_head else (EmbedGraph,)
 
 

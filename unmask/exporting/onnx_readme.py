@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.exporting.onnx_graphs import OPSET, AnswerGraph, EmbedGraph, FillGraph, Graph, TagGraph, TextGraph
+from unmask.exporting.onnx_graphs import (
+    OPSET,
+    AnswerGraph,
+    EmbedGraph,
+    FillGraph,
+    Graph,
+    SpladeGraph,
+    TagGraph,
+    TextGraph,
+)
 
 _TEXT = """# ONNX: {task}
 
@@ -62,6 +71,11 @@ _LIBRARIES = {
         "- optimum: `ORTModelForMaskedLM.from_pretrained(FOLDER)`",
         '- transformers.js: `pipeline("fill-mask", FOLDER)`',
     ),
+    SpladeGraph: (
+        '- sentence-transformers: `SparseEncoder(FOLDER, backend="onnx")`',
+        "- optimum: `ORTModelForMaskedLM.from_pretrained(FOLDER)`",
+        '- transformers.js: `pipeline("fill-mask", FOLDER)`',
+    ),
     TextGraph: (
         "- optimum: `ORTModelForSequenceClassification.from_pretrained(FOLDER)`",
         '- transformers.js: `pipeline("text-classification", FOLDER)`',
@@ -77,11 +91,20 @@ _LIBRARIES = {
 }
 _SHAPES = {
     FillGraph: ("batch, length, vocabulary",),
+    SpladeGraph: ("batch, length, vocabulary", "batch, vocabulary"),
     EmbedGraph: ("batch, length, hidden size", "batch, hidden size"),
     TextGraph: ("batch, classes",),
     TagGraph: ("batch, length, tags",),
     AnswerGraph: ("batch, length", "batch, length"),
 }
+_SPARSE = """
+`sentence_embedding` is sparse (SPLADE): log(1 + relu(the largest logit over a text's tokens, special tokens included)),
+most of it 0. Where it is all that is wanted, `run(["sentence_embedding"], feeds)` leaves the logits, which are large.
+"""
+_EIGHT_BITS = """
+The graph with 8-bit weights is taken by `model_kwargs={"file_name": "model_quantized.onnx"}` in sentence-transformers,
+`file_name="model_quantized.onnx"` in optimum and `{dtype: "q8"}` in transformers.js.
+"""
 _VECTORS = {
     "mean": "the mean of a text's hidden states, special tokens included",
     "first": "the hidden state of a text's first token",
@@ -106,6 +129,10 @@ def write_readme(folder: Path, *, graph: Graph, files: Sequence[str], max_length
     if isinstance(graph, EmbedGraph):
         by_length = ", divided by its length" if graph.settings.normalize else ""
         told = f"\n`sentence_embedding` is {_VECTORS[graph.settings.pooling]}{by_length}, as the model's folder says.\n"
+    if isinstance(graph, SpladeGraph):
+        told = _SPARSE
+    if any("_quantized" in name for name in files):
+        told += _EIGHT_BITS
     text = _TEXT.format(
         task=graph.task,
         opset=OPSET,

@@ -20,8 +20,10 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.exporting.checked_model import CheckedModel, Probe, make_probe
 from unmask.exporting.checks import TOLERANCE, Check, compare, count, worst
+from unmask.exporting.onnx_graphs import splade_of
 from unmask.folders.bounded_models import check_counts, check_size
 from unmask.folders.model_folder import read_content
+from unmask.folders.sentence_files import check_splade
 from unmask.folders.task_folder import KEY, TaskHead
 from unmask.network.encoder import MaskedLM
 from unmask.tasks.examples import Example
@@ -51,6 +53,20 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
     alone = [ids[None] for ids in subject.probe.texts]
     checks += [compare(subject.run(ids), _output(theirs, input_ids=ids), "texts alone") for ids in alone]
     return worst(checks)
+
+
+@torch.no_grad()
+def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:
+    """Sparse vectors of texts padded in transformers, pooled as the folder says, and ours of packed texts.
+
+    Raises:
+        ModelError: The folder makes them in another way than we do.
+    """
+    check_splade(subject.folder)
+    rows = subject.probe.padded(subject.tokenizer.special.pad)
+    inputs = {name: rows[name] for name in ("input_ids", "attention_mask")}
+    logits_BSV = _output(_auto_model(subject.folder, has_head=True), **inputs)
+    return compare(subject.sparse_vectors(), splade_of(logits_BSV, rows["attention_mask"]), "padded texts")
 
 
 def auto_tokenizer(folder: Path) -> Any:

@@ -25,6 +25,7 @@ from unmask.exporting.onnx_graphs import FILE, EmbedGraph, Graph, graphs_of, int
 from unmask.exporting.side_file_checks import side_files_agree
 from unmask.exporting.transformers_checks import (
     missing_transformers,
+    sparse_vectors_equal_ours,
     task_head_equals_ours,
     tokenizer_in_transformers,
     tokenizer_round_trip,
@@ -50,6 +51,7 @@ _TRANSFORMERS: dict[str, Callable[[CheckedModel], Check | str]] = {
     "tokenizer_in_transformers": tokenizer_in_transformers,
 }
 _NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours")  # need ours
+_OF_SPARSE: dict[str, Callable[[CheckedModel], Check | str]] = {"sparse_vectors_equal_ours": sparse_vectors_equal_ours}
 _OF_TASKS: dict[str, Callable[[CheckedModel], Check | str]] = {"task_head_equals_ours": task_head_equals_ours}
 
 
@@ -94,9 +96,9 @@ class Verification(Readable):
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
     """Checks a model folder that unmask or transformers wrote.
 
-    Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task and exported
-    graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and the files are
-    as they should. A check that breaks off has failed, and says why.
+    Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task, sparse vectors
+    and exported graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and
+    the files are as they should. A check that breaks off has failed, and says why.
 
     Args:
         model: Its folder, or that of a run; or its name on the hub.
@@ -111,7 +113,7 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     subject = open_checked_model(model)
     jobs = dict(_OURS)
     skipped: dict[str, str] = {}
-    theirs = _TRANSFORMERS | (_OF_TASKS if subject.does_task else {})
+    theirs = _TRANSFORMERS | (_OF_TASKS if subject.does_task else _OF_SPARSE if subject.is_sparse else {})
     if (reason := missing_transformers()) is None:
         jobs |= theirs
     else:

@@ -38,6 +38,7 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_SPLADE = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
     "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
     "without modules.json, which has the mean"
@@ -76,6 +77,28 @@ def sparse_file(folder: Path) -> Path | None:
     return folder / places[0] / "config.json" if places else None
 
 
+def check_splade(folder: Path) -> None:
+    """Makes sure that a folder's sparse vectors are made as ours: log(1 + relu(the largest logit)).
+
+    Args:
+        folder: One that makes sparse vectors (`sparse_file`).
+
+    Raises:
+        ModelError: They are made in another way; or a file is damaged.
+    """
+    if (file := sparse_file(folder)) is None:
+        raise ModelError(f"{folder}: makes no sparse vectors")
+    content = _read(file)
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: damaged (no table); mend it")
+    for key, offered in _SPLADE.items():
+        if (said := content.get(key, offered)) != offered:
+            raise ModelError(
+                f"{file}: {key} = {shown(said)} is not offered, only {offered!r}; a copy of the folder without "
+                "modules.json is a masked language model, and its logits are offered"
+            )
+
+
 def pooling_file(folder: Path) -> Path | None:
     """Where a folder says how it pools; None: nowhere.
 
@@ -99,7 +122,7 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
     """Copies what makes a folder one of sentence-transformers, where it is one, so that vectors are made alike there.
 
     Args:
-        folder: Of a model whose pooling is offered here (`read_pooling`).
+        folder: Of a model whose pooling is offered here (`read_pooling`, `check_splade`).
         out: An existing folder.
     """
     modules = _modules(folder)
@@ -107,7 +130,7 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out / name)
     for kind, path in modules:
-        if kind != "Transformer":
+        if path and not kind.endswith("Transformer"):  # whose files are the model's
             (out / path).mkdir(exist_ok=True)
             for file in (folder / path).glob("*.json"):
                 shutil.copyfile(file, out / path / file.name)
@@ -166,7 +189,7 @@ def write_sparse_files(folder: Path, *, max_length: int, width: int) -> None:
         {"idx": 0, "name": "0", "path": "", "type": f"{package}.MLMTransformer"},
         {"idx": 1, "name": "1", "path": SPARSE_FOLDER, "type": f"{package}.SpladePooling"},
     ]
-    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
+    pooling = {**_SPLADE, "word_embedding_dimension": width}
     settings: dict[str, Any] = {
         "model_type": "SparseEncoder",
         "prompts": {},

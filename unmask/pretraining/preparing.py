@@ -12,7 +12,7 @@ from unmask.errors import SettingsError
 from unmask.pretraining.run_data import describe
 from unmask.pretraining.run_reporter import Reporter, usual_reporter
 from unmask.recipe.overrides import Overrides, as_overrides
-from unmask.recipe.recipe import load_recipe
+from unmask.recipe.recipe import Recipe, load_recipe
 from unmask.results import Result, Shown
 from unmask.shards.data_folder import UNFINISHED, DataFolder
 from unmask.shards.manifest import MANIFEST, Manifest
@@ -126,13 +126,14 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
             prepared data already.
     """
-    shared = part is not None or join
     _check_sharing(part=part, join=join, others={"--ray": ray, "--resume": resume, "--overwrite": overwrite})
-    if path_at(out) is None and (shared or ray is not None):
-        raise SettingsError(
-            f"{out}: whoever shares a preparation out writes into one folder on a disk that all see; give that as --out"
-        )
+    shared = part is not None or join
     if path_at(out) is None:
+        if shared or ray is not None:
+            raise SettingsError(
+                f"{out}: whoever shares a preparation out writes into one folder on a disk that all see; give that as "
+                "--out"
+            )
         again = partial(
             prepare,
             paths,
@@ -152,40 +153,62 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         "tokenizer.vocab_size": vocab_size,
         "annotation.columns": None if annotate is None else list(annotate),
     }
-    recipe, root, reporter = (
-        load_recipe(options=options, overrides=as_overrides(settings)),
-        Path(out),
-        reporter or usual_reporter(),
-    )
-    folder = DataFolder(root)
-    if folder.is_complete and not shared:
-        folder.claimed.check(resume=resume, overwrite=overwrite)
-    given = told_apart(paths) or []
+    recipe = load_recipe(options=options, overrides=as_overrides(settings))
+    root, reporter = Path(out), reporter or usual_reporter()
     if shared:
-        asked = PreparationInput(given, recipe.corpus, recipe.tokenizer, recipe.annotation)
-        told: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
-        found = (
-            join_parts(asked, root, **told)
-            if part is None
-            else prepare_part(asked, root, _part(part), workers=workers, **told)
-        )
-        if isinstance(found, str):
-            return PreparedPart({"out": str(root), "part": part, "complete": False, "next": found})
-        manifest = found
+        return _shared(paths, root, recipe, part=part, workers=workers, reporter=reporter)
+    return _whole(paths, root, recipe, workers=workers, ray=ray, resume=resume, overwrite=overwrite, reporter=reporter)
+
+
+def _whole(
+    paths: Texts,
+    root: Path,
+    recipe: Recipe,
+    *,
+    workers: int | None,
+    ray: str | None,
+    resume: bool,
+    overwrite: bool,
+    reporter: Reporter,
+) -> Prepared:
+    """A preparation in one piece."""
+    folder = DataFolder(root)
+    if folder.is_complete:
+        folder.claimed.check(resume=resume, overwrite=overwrite)
+    manifest = prepare_shards(
+        told_apart(paths) or [],
+        root,
+        corpus=recipe.corpus,
+        tokenizer=recipe.tokenizer,
+        annotation=recipe.annotation,
+        workers=workers,
+        ray=ray,
+        resume=resume,
+        overwrite=overwrite,
+        notify=reporter.notify,
+        note=reporter.note,
+    )
+    return _told(manifest, root, reporter)
+
+
+def _shared(
+    paths: Texts, root: Path, recipe: Recipe, *, part: str | None, workers: int | None, reporter: Reporter
+) -> Prepared | PreparedPart:
+    """One of several parts; all that they have found so far, where none is named."""
+    asked = PreparationInput(told_apart(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
+    found: Manifest | str
+    if part is None:
+        found = join_parts(asked, root, notify=reporter.notify, note=reporter.note)
     else:
-        manifest = prepare_shards(
-            given,
-            root,
-            corpus=recipe.corpus,
-            tokenizer=recipe.tokenizer,
-            annotation=recipe.annotation,
-            workers=workers,
-            ray=ray,
-            resume=resume,
-            overwrite=overwrite,
-            notify=reporter.notify,
-            note=reporter.note,
-        )
+        number = _part(part)
+        found = prepare_part(asked, root, number, workers=workers, notify=reporter.notify, note=reporter.note)
+    if isinstance(found, str):
+        return PreparedPart({"out": str(root), "part": part, "complete": False, "next": found})
+    return _told(found, root, reporter)
+
+
+def _told(manifest: Manifest, root: Path, reporter: Reporter) -> Prepared:
+    """The result, after its reporter has got the lines about it."""
     for text in describe(manifest):
         reporter.note(text)
     return Prepared(_figures(manifest, root))

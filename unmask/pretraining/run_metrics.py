@@ -151,6 +151,9 @@ class NoMetrics:
     def evaluation(self, *figures: object, **named: object) -> None:
         """Nothing."""
 
+    def other(self, line: dict[str, Any]) -> None:
+        """Nothing."""
+
     def sync(self) -> None:
         """Nothing."""
 

@@ -3,6 +3,9 @@
 What is held out goes by the rule that pretraining has (`CorpusSettings`): that of the run or the embedder which made
 the model, where its folder says one, and else the default. Equal text always falls on the same side, so documents that
 a run has held out are held out here, wherever the text lies now.
+
+A document of more than some 16,000 characters (a book) is searched in stretches of about so many, each of which is an
+item, as embedding models are trained on stretches (`unmask.embedding.token_texts`). Figures are drawn from documents.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unmask.errors import CorpusError, DataError
 from unmask.pretraining.run_folder import RunFolder
@@ -21,7 +25,6 @@ from unmask.searching.search_tasks import ItemDocument
 from unmask.settings import validated
 from unmask.shards.manifest import MANIFEST, load_manifest
 from unmask.text.corpus import Corpus
-from unmask.text.documents import TextPiece
 from unmask.text.reading import BadInput
 from unmask.text.settings import CorpusSettings
 from unmask.text.sources import Source
@@ -32,7 +35,7 @@ from unmask.text.text_file import naming_column
 from unmask.values import parse_json
 
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
-MOST_CHARS = 1 << 20  # of a document; the rest of a longer one is not looked at
+STRETCH_CHARS = 16_384  # of a long document: about the 4,096 tokens of `unmask.embedding`
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,16 @@ def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) ->
     with naming_column():
         corpus = Corpus(paths, validated(CorpusSettings, values, where="evaluate-search"), hold_out=not asked.every)
         kept = _Kept(asked.most, asked.seed, passed_over)
-        for text, draw, is_held in _items(corpus):
-            if asked.every or is_held or asked.among_all:
-                kept.add(text, draw, asked.every or is_held)
+        for item in _items(corpus):
+            if asked.every or item.is_held_out or asked.among_all:
+                kept.add(item._replace(is_held_out=asked.every or item.is_held_out))
         found = kept.documents()
         passed_over.update(corpus.skipped)
         _check_several(paths, found, every=asked.every)
         titles, where = _titles(corpus, found, asked.title_column)
     items = [
-        ItemDocument(body, title, draw, is_held)
-        for (body, title), (_, draw, is_held) in zip(titles, found, strict=True)
+        ItemDocument(body, title, item.draw, item.is_held_out)
+        for (body, title), item in zip(titles, found, strict=True)
     ]
     described = corpus.describe(corpus.decided())
     if not asked.every:
@@ -109,8 +112,8 @@ def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) ->
     return ItemsRead(_without_equal(items, passed_over), [described, where], passed_over)
 
 
-def _check_several(paths: Sequence[str | Path], found: Sequence[tuple[str, int, bool]], *, every: bool) -> None:
-    if len(found) >= 2 and any(is_held for *_, is_held in found):
+def _check_several(paths: Sequence[str | Path], found: Sequence[_Item], *, every: bool) -> None:
+    if len(found) >= 2 and any(item.is_held_out for item in found):
         return
     raise DataError(
         f"{', '.join(map(str, paths))}: {len(found)} {'' if every else 'held-out '}document{'s' * (len(found) != 1)}, "
@@ -153,24 +156,55 @@ def _rule_of_embedder(folder: Path) -> CorpusSettings | None:
     return validated(CorpusSettings, content[HELD_OUT], where=str(file))
 
 
-def _items(corpus: Corpus) -> Iterator[tuple[str, int, bool]]:
-    """Texts that are searched whole, the number of the source document of each, and whether it is held out."""
+class _Item(NamedTuple):
+    """A text that may be searched.
+
+    Attributes:
+        text: A document, or a stretch of a long one.
+        draw: Number of the source document.
+        is_held_out: Whether it may be asked for.
+        begins: Whether the document begins with it, so that there may be a title.
+    """
+
+    text: str
+    draw: int
+    is_held_out: bool
+    begins: bool
+
+
+def _items(corpus: Corpus) -> Iterator[_Item]:
+    """Documents, long ones in stretches, in the order of the text."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
-    gathered: list[TextPiece] = []
-    is_held = False
-
-    def whole() -> tuple[str, int, bool]:
-        return "".join(piece.text for piece in gathered)[:MOST_CHARS], gathered[0].document, is_held
-
+    text, draw, is_held, begins = "", -1, False, True
     for piece, held in corpus.pieces():
-        if gathered and (in_parts or piece.document != gathered[0].document):
-            yield whole()
-            gathered = []
-        if not gathered or sum(len(each.text) for each in gathered) < MOST_CHARS:
-            gathered.append(piece)
-        is_held = held
-    if gathered:
-        yield whole()
+        if text and (in_parts or piece.document != draw):
+            yield from (_Item(each, draw, is_held, begins and not n) for n, each in enumerate(_halves(text)))
+            text = ""
+        if not text:
+            begins = piece.offset == 0
+        text, draw, is_held = text + piece.text, piece.document, held
+        while len(text) >= 2 * STRETCH_CHARS:
+            end = _good_end(text, STRETCH_CHARS)
+            yield _Item(text[:end], draw, is_held, begins)
+            text, begins = text[end:], False
+    if text:
+        yield from (_Item(each, draw, is_held, begins and not n) for n, each in enumerate(_halves(text)))
+
+
+def _halves(text: str) -> list[str]:
+    """The rest of a document: whole, or in two where it is much longer than a stretch."""
+    if len(text) < 3 * STRETCH_CHARS // 2:
+        return [text]
+    end = _good_end(text, len(text) // 2)
+    return [text[:end], text[end:]]
+
+
+def _good_end(text: str, near: int) -> int:
+    """Behind the last line that ends before a place, or the last word, if either is not far before it."""
+    for mark in ("\n", " "):
+        if (found := text.rfind(mark, near // 2, near)) >= 0:
+            return found + 1
+    return near
 
 
 class _Kept:
@@ -178,36 +212,36 @@ class _Kept:
 
     def __init__(self, most: int, seed: int, passed_over: Counter[str]) -> None:
         self.most, self.seed, self.passed_over = most, seed, passed_over
-        self.heap: list[tuple[bool, int, int, str, int]] = []
+        self.heap: list[tuple[bool, int, int, _Item]] = []
         self.seen: set[bytes] = set()
         self.count = 0
 
-    def add(self, text: str, draw: int, is_held: bool) -> None:
+    def add(self, item: _Item) -> None:
         """Takes a document, if it is among them so far."""
-        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        key = hashlib.blake2b(item.text.encode(), digest_size=16).digest()
         if key in self.seen:
             self.passed_over["documents with the text of another"] += 1
             return
         self.seen.add(key)
         self.count += 1
-        entry = (is_held, -text_hash(f"{self.seed} {text}"), self.count, text, draw)
+        entry = (item.is_held_out, -text_hash(f"{self.seed} {item.text}"), self.count, item)
         if len(self.heap) < self.most:
             heapq.heappush(self.heap, entry)
         else:
             heapq.heappushpop(self.heap, entry)
 
-    def documents(self) -> list[tuple[str, int, bool]]:
-        """Text, draw, and whether it is held out, in the order of reading."""
+    def documents(self) -> list[_Item]:
+        """In the order of reading."""
         if self.count > self.most:
             self.passed_over["documents more than --max-documents"] = self.count - self.most
-        return [(text, draw, is_held) for is_held, _, _, text, draw in sorted(self.heap, key=lambda entry: entry[2])]
+        return [item for *_, item in sorted(self.heap, key=lambda entry: entry[2])]
 
 
 def _titles(
-    corpus: Corpus, found: Sequence[tuple[str, int, bool]], title_column: str | None
+    corpus: Corpus, found: Sequence[_Item], title_column: str | None
 ) -> tuple[list[tuple[str, str | None]], str]:
     """Body and title of each document, and where titles are, in words."""
-    texts = [text for text, _, _ in found]
+    texts = [item.text for item in found]
     tables = [source for source in corpus.all_sources() if source.is_table]
     if tables:
         by_text, name = _titles_in_tables(tables, title_column, set(map(text_hash, texts)))
@@ -217,14 +251,14 @@ def _titles(
         return titled, f"titles: column {name!r}, {sum(title is not None for _, title in titled):,} of {len(texts):,}"
     if title_column is not None:
         raise CorpusError(f"--title-column {title_column}: there are no columns in a text file")
-    firsts = [first_line_title(text) for text in texts]
-    count = sum(title is not None for title in firsts)
-    if 2 * count < len(texts):
+    firsts = [first_line_title(item.text) if item.begins else None for item in found]
+    count, whole = sum(title is not None for title in firsts), sum(item.begins for item in found)
+    if 2 * count < whole:
         return [(text, None) for text in texts], "no titles: few documents begin with a line that looks like one"
     bodies = [
         text if title is None else text.lstrip().partition("\n")[2] for text, title in zip(texts, firsts, strict=True)
     ]
-    return list(zip(bodies, firsts, strict=True)), f"titles: first lines, of {count:,} of {len(texts):,} documents"
+    return list(zip(bodies, firsts, strict=True)), f"titles: first lines, of {count:,} of {whole:,} documents"
 
 
 def _titles_in_tables(

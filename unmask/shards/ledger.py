@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unmask.errors import DataError
 from unmask.shards.job_parts import JobPart, SplitPart, add_frequencies, load_part, part_file
 from unmask.shards.manifest import Manifest, Split
-from unmask.shards.passes import TaskPart, Work, load_task_part, task_file
+from unmask.shards.pass_files import TaskPart, Work, load_task_part, task_file
 from unmask.shards.store import ShardFile
 from unmask.text.held_texts import HeldTexts
 from unmask.text.read_plan import ReadTask

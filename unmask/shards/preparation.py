@@ -20,8 +20,8 @@ from unmask.progress import Notify, ignore
 from unmask.shards.data_folder import DataFolder
 from unmask.shards.jobs import SMALLEST_JOB_BYTES
 from unmask.shards.manifest import Manifest, load_manifest
-from unmask.shards.passes import KeptText
 from unmask.shards.ray_cluster import OnRay
+from unmask.shards.shard_reader import KeptText
 from unmask.shards.sharing import OnThisMachine, Sharing
 from unmask.shards.stages import PreparationInput, Stages, log
 from unmask.shards.worker_pool import WorkerPool, usable_cores
@@ -193,14 +193,12 @@ def join_parts(
         if (finished := stages.finished_before()) is not None:
             return finished
         if not stages.is_decided():
-            stages.check_all("look")
-            stages.decide()
+            stages.decide(in_parts=True)
             return "decided what is left out and what is held out; run the parts again, then this"
         if not stages.is_settled():
-            stages.check_all("survey")
-            stages.settle()
+            stages.settle(in_parts=True)
             return "the tokenizer is there; run the parts again, then this"
-        stages.check_all("shards")
+        stages.check_made()
         return stages.put_together()
 
 

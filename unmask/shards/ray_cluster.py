@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unmask.errors import DataError, SettingsError, UnmaskError
-from unmask.shards.passes import Pass, TaskDoer, Work
+from unmask.shards.pass_files import Pass, Work
+from unmask.shards.passes import TaskDoer
 from unmask.text.read_plan import ReadTask
 
 LOOK_SECONDS = 0.5

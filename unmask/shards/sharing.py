@@ -11,7 +11,9 @@ from itertools import chain, islice
 from typing import Protocol
 
 from unmask.shards.jobs import Job
-from unmask.shards.passes import KeptText, Pass, ShardReader, TaskDoer, Work, is_done
+from unmask.shards.pass_files import Pass, Work
+from unmask.shards.passes import TaskDoer
+from unmask.shards.shard_reader import KeptText, ShardReader, is_done
 from unmask.shards.worker_pool import Asked, WorkerPool
 from unmask.text.read_plan import ReadTask
 

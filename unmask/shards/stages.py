@@ -13,12 +13,12 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 
@@ -29,7 +29,8 @@ from unmask.shards.data_folder import DataFolder, Unfinished, stamp
 from unmask.shards.jobs import job_bytes
 from unmask.shards.ledger import put_together
 from unmask.shards.manifest import Manifest
-from unmask.shards.passes import DECISIONS, HELD, Pass, Sample, Work, key_of, load_arrays, load_decisions, save_arrays
+from unmask.shards.pass_files import DECISIONS, HELD, Pass, Work, key_of, load_arrays, load_decisions, save_arrays
+from unmask.shards.samples import Sample
 from unmask.shards.sharing import Sharing
 from unmask.text.annotation_choice import choose_origins, data_fields, plan_annotation
 from unmask.text.annotation_plan import AnnotationPlan
@@ -198,18 +199,19 @@ class Stages:
         if any(self.corpus.wanted):
             self._do(sharing, "look", tasks, "comparing documents")
 
-    def decide(self) -> None:
+    def decide(self, *, in_parts: bool = False) -> None:
         """Decides what is left out and what is held out, from what was seen in all tasks.
+
+        Args:
+            in_parts: Others have looked, so that something may be missing yet.
 
         Raises:
             CorpusError: There is nothing to choose among.
+            DataError: Some tasks were not looked at.
         """
         looked = []
-        for task in self.tasks if any(self.corpus.wanted) else ():
-            found = self.work.result("look", task)
-            if found is None:
-                raise _changed(self.work.root)
-            looked.append((task.number, found))
+        if any(self.corpus.wanted):
+            looked = [(task.number, found) for task, found in self._results("look", in_parts=in_parts)]
         decisions = self.corpus.decide(looked)
         if looked:
             save_arrays(self.work.file(DECISIONS), decisions.arrays(), self._key)
@@ -231,23 +233,23 @@ class Stages:
         what = "reading what is held out" if self.work.sample is None else "reading words for the tokenizer"
         self._do(sharing, "survey", tasks, what)
 
-    def settle(self) -> Manifest | None:
+    def settle(self, *, in_parts: bool = False) -> Manifest | None:
         """Puts together what the survey has found, trains the tokenizer, and makes the folder ready for shards.
+
+        Args:
+            in_parts: Others have surveyed, so that something may be missing yet.
 
         Returns:
             The manifest, where all was done before and only tidying remained.
 
         Raises:
-            UnmaskError: There are no classes, or no tokenizer can be trained.
+            UnmaskError: There are no classes, some tasks were not surveyed, or no tokenizer can be trained.
         """
-        self.work.file(SETTLED).unlink(missing_ok=True)  # it speaks of a tokenizer that may go
         held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
-        for task in self.tasks:
-            found = self.work.result("survey", task)
-            if found is None:
-                raise _changed(self.work.root)
+        for _, found in self._results("survey", in_parts=in_parts):
             held.join(held_texts(found))
             labels |= set(json.loads(bytes(found["labels"])))
+        self.work.file(SETTLED).unlink(missing_ok=True)  # it speaks of a tokenizer that may go
         column = self.corpus.settings.label
         classes = None if column is None else ordered(labels, column)
         tokenizer = self._tokenizer()
@@ -294,20 +296,15 @@ class Stages:
         """Makes the shards of tasks."""
         self._do(sharing, "shards", tasks, "tokenizing")
 
-    def check_all(self, kind: Pass) -> None:
-        """Makes sure that a pass went over all tasks.
+    def check_made(self) -> None:
+        """Makes sure that the shards of all tasks are there, which others have made.
 
         Raises:
-            DataError: Over some it did not; the text says which.
+            DataError: Of some they are not; the text says of which.
         """
-        missing = [task.number + 1 for task in self.tasks if not self.work.is_done(kind, task)]
+        missing = [task for task in self.tasks if self.work.finished(task) is None]
         if missing:
-            shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            raise DataError(
-                f"{self.work.root}: {len(missing):,} of {len(self.tasks):,} tasks are not done, or of other text or "
-                f"settings ({shown}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the parts again that were "
-                "stopped, then this"
-            )
+            raise self._missing(missing)
 
     def put_together(self) -> Manifest:
         """Adds up the parts and writes the manifest.
@@ -326,6 +323,35 @@ class Stages:
         _check_known(manifest)
         self.folder.finish(manifest)
         return manifest
+
+    def _results(
+        self, kind: Literal["look", "survey"], *, in_parts: bool
+    ) -> Iterator[tuple[ReadTask, Mapping[str, Any]]]:
+        """What a pass came to, task by task; each file is read and compared once.
+
+        Raises:
+            DataError: Over some tasks it did not go. Where parts do them, that is said in the end, of all of them.
+        """
+        missing = []
+        for task in self.tasks:
+            found = self.work.result(kind, task)
+            if found is not None:
+                yield task, found
+            elif in_parts:
+                missing.append(task)
+            else:
+                raise _changed(self.work.root)
+        if missing:
+            raise self._missing(missing)
+
+    def _missing(self, tasks: Sequence[ReadTask]) -> DataError:
+        """What is said of tasks that no part has done."""
+        shown = ", ".join(str(task.number + 1) for task in tasks[:8]) + (", ..." if len(tasks) > 8 else "")
+        return DataError(
+            f"{self.work.root}: {len(tasks):,} of {len(self.tasks):,} tasks are not done, or of other text or "
+            f"settings ({shown}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the parts again that were "
+            "stopped, then this"
+        )
 
     def _do(self, sharing: Sharing, kind: Pass, tasks: Sequence[ReadTask], what: str) -> None:
         total = self.corpus.num_bytes

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from unmask.errors import DataError
 from unmask.shards.jobs import Job
-from unmask.shards.passes import Work
+from unmask.shards.pass_files import Work
 from unmask.shards.worker import read_frame, write_frame
 from unmask.text.annotation_plan import AnnotationPlan
 

@@ -88,6 +88,16 @@ class TextTargets:
             sum(part.num_pairs for part in parts),
         )
 
+    def columns(self) -> Tensor:
+        """[E, 4], int64: of each text all but its tokens, for other processes."""
+        return torch.stack([self.pair_E, self.side_E, self.document_E, self.hash_E], 1)
+
+    def of_columns(self, columns_E4: Tensor, num_pairs: int) -> TextTargets:
+        """The texts of several processes, by their columns; their tokens are left out."""
+        nothing = self.positions_N[:0]
+        pair_E, side_E, document_E, hash_E = columns_E4.unbind(1)
+        return TextTargets(nothing, nothing, pair_E, side_E, document_E, hash_E, num_pairs)
+
     def __len__(self) -> int:
         return self.num_pairs
 

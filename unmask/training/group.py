@@ -83,6 +83,9 @@ class Group(Protocol):
     def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
         """Tensors of every process, of unequal lengths, one after the other."""
 
+    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
+        """Puts what every process has, as much each, into tensors of the same shape, in their order."""
+
     def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
         """Begins to add a tensor up, into that of one process; what is returned waits for it."""
 
@@ -127,6 +130,10 @@ class Alone:
     def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
         """What was given."""
         return tensor_N
+
+    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
+        """A copy."""
+        every[0].copy_(own)
 
     def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
         """Nothing is to be done."""
@@ -211,9 +218,13 @@ class Processes:
         longest = tensor_N.new_zeros(max(sizes), dtype=torch.uint8 if tensor_N.dtype == torch.bool else tensor_N.dtype)
         longest[: len(tensor_N)] = tensor_N
         every = [torch.empty_like(longest) for _ in sizes]
-        with self._answered():
-            dist.all_gather(every, longest)
+        self.gather(every, longest)
         return torch.cat([each[:size] for each, size in zip(every, sizes, strict=True)]).to(tensor_N.dtype)
+
+    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
+        """See `Group.gather`."""
+        with self._answered():
+            dist.all_gather(list(every), own)
 
     def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
         """See `Group.reduce`."""

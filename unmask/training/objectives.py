@@ -51,6 +51,16 @@ class StepTargets(Protocol):
         """The targets with a change made to each of their tensors."""
 
 
+class JointTargets(StepTargets, Protocol):
+    """Targets that are compared with each other across the whole step, and so with those of other processes."""
+
+    def columns(self) -> Tensor:
+        """[E, K], int64: what is compared of each vector's target; tokens and places are left out."""
+
+    def of_columns(self, columns_EK: Tensor, count: int) -> Self:
+        """So many targets, as those of all processes, one behind another, from their columns."""
+
+
 @dataclass(frozen=True)
 class Targets:
     """What is to be predicted in a batch.
@@ -105,7 +115,8 @@ class Targets:
 class JointLoss:
     """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
 
-    A step that is computed in parts needs them apart, see `unmask.training.gradient_cache`.
+    A step that is computed in parts, or by several processes, needs them apart, see `unmask.training.gradient_cache`.
+    Its targets are `JointTargets`.
 
     Attributes:
         vectors: What is compared, of a part: [E, D], given the model, its hidden states [T, D], and the targets.

@@ -71,6 +71,8 @@ OF_COMPILING, OF_MEMORY, FOR_GOOD = 1, 2, 3  # the worse, the higher: of several
 
 def kind_of_failure(error: Exception) -> int:
     """How a step failed, as a number, for other processes."""
+    if isinstance(error, FailedElsewhereError):
+        return error.failure
     if _is_of_memory(error):
         return OF_MEMORY
     return OF_COMPILING if failed_to_compile(error) else FOR_GOOD

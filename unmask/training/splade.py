@@ -45,6 +45,8 @@ def splade_vectors(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets) -> Te
     Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
     """
     x_ND = model.head.transform(hidden_TD).index_select(0, texts.positions_N)
+    if not texts.lengths:  # of empty rows: none, with a graph as any others
+        return model.head.decode(x_ND, model.encoder.tokens).float()
     found, begin = [], 0
     for lengths in _groups(texts.lengths, max(1, LOGITS // model.config.vocab_size)):
         end = begin + sum(lengths)

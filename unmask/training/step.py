@@ -81,7 +81,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
-    averaged. A loss that compares targets across the step is computed by way of their vectors
+    averaged. A loss that compares targets across the step is computed by way of the vectors of all parts and processes
     (`unmask.training.gradient_cache`). What is minimised is the loss per predicted token plus that of each other
     objective, times its weight.
 
@@ -135,11 +135,15 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     def encode(part: StepPart, number: int) -> Tensor:
         return _hidden(model, part, seed_of(number))
 
+    joint = any(each.joint is not None for each in learned)
+    assert optimizer.sharding is None or not joint, "its first pass would have to gather weights as well"
     with optimizer.computing(kind_of_failure, num_parts=len(parts), patient=patient):
         cached = {
-            index: cached_loss(model, parts, index, objective, encode=encode, total=totals[index])
+            index: cached_loss(
+                model, parts, index, objective, encode=encode, total=totals[index], group=group, patient=patient
+            )
             for index, objective in enumerate(learned)
-            if objective.joint is not None and len(parts) > 1
+            if objective.joint is not None and (len(parts) > 1 or group.share.of > 1)
         }
         for index, of_all_parts in cached.items():
             sums[index] = of_all_parts.mean.to(sums[index].dtype)
@@ -203,10 +207,13 @@ def _losses_of_part(
     cached: Mapping[int, CachedLoss],
 ) -> tuple[Losses | Tensor, ...]:
     """Of each objective; of one whose loss is that of all parts, a number with the same gradient in this part."""
-    hidden_TD = _hidden(model, part, dropout_seed)
+    kept = {index: each.kept for index, each in cached.items() if each.kept is not None}
+    hidden_TD = next(iter(kept.values())).hidden_TD if kept else _hidden(model, part, dropout_seed)
     found: list[Losses | Tensor] = []
     for index, (objective, target) in enumerate(zip(learned, part.targets, strict=True)):
-        if index in cached and objective.joint is not None:
+        if index in kept:
+            found.append(cached[index].of_part(number, kept[index].vectors_ED))
+        elif index in cached and objective.joint is not None:
             found.append(cached[index].of_part(number, objective.joint.vectors(model, hidden_TD, target)))
         else:
             found.append(objective.losses(model, hidden_TD, target, dropout_seed))

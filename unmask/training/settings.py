@@ -231,10 +231,9 @@ class RetroMAESettings(Settings):
         weight: Of the loss per rebuilt token, beside that per predicted token.
         rate: Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all
             of them, so that there is nothing but the vector.
-        prediction_rate: Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much
-            for each as for a masked token: with all of them a step of the recipe `tiny` takes 2.1 times as long on a
-            CPU, with half of them 1.6 times. Tokens of a text say much the same of its vector, so the time is better
-            spent on other texts; that is a guess.
+        prediction_rate: Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as
+            much for each as for a masked token, which in small models is most of a step (docs/pretraining.md). Tokens
+            of a text say much the same of its vector, so time is better spent on more texts; that was not measured.
         vector: What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and
             `unmask embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
 

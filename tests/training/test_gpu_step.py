@@ -63,6 +63,7 @@ class NoUpdate:
     """An optimizer that clips and forgets."""
 
     group = ALONE
+    sharding = None
 
     def __init__(self, model: MaskedLM) -> None:
         self.model = model

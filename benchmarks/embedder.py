@@ -44,7 +44,7 @@ import unmask
 from unmask.embedding.settings import EmbedderSettings
 from unmask.measuring.uncertainty import student_margin
 from unmask.recipe.architecture import checkpoint_sha256
-from unmask.searching.item_documents import held_out_rule
+from unmask.searching.item_documents import HELD_OUT, held_out_rule
 from unmask.text.corpus import Corpus
 
 WAYS = ("mean", "unmask", "tsdae", "simcse", "speed")
@@ -65,17 +65,15 @@ def passages_of(corpus: Path, model: Path) -> list[str]:
     return passages
 
 
-def figures_of(model: Path, corpus: Path, found: str | Path | None) -> dict[str, Any]:
-    """Figures of a folder, by task; of the model itself and of the words where there is none."""
-    against, baselines = ([], WORDS) if found is None else ([found], ())
-    result = unmask.evaluate_search(model, [corpus], against=against, baselines=baselines)
-    names = {str(model): "mean", **{word: word for word in WORDS}} if found is None else {str(found): ""}
+def figures_of(model: Path, corpus: Path, baselines: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Figures of a model, and of words, by system and task."""
+    result = unmask.evaluate_search(model, [corpus], baselines=baselines, precision="bf16")
     return {
-        name or "figures": {
+        system: {
             task: {"queries": each["queries"], **{key: each["systems"][system][key] for key in FIGURES}}
             for task, each in result.tasks.items()
         }
-        for system, name in names.items()
+        for system in (str(model), *baselines)
     }
 
 
@@ -152,7 +150,7 @@ def train_tsdae(model: Path, passages: Sequence[str], work: Path, **how: Any) ->
         texts = rng.sample(passages, BATCH)
         return [[noised(text, rng) for text in texts], texts]
 
-    return saved(network, fit_peer(network, loss, make, **how), work / "tsdae")
+    return saved(network, fit_peer(network, loss, make, **how), work / "tsdae", model)
 
 
 def train_simcse(model: Path, passages: Sequence[str], work: Path, **how: Any) -> dict[str, Any]:
@@ -165,13 +163,16 @@ def train_simcse(model: Path, passages: Sequence[str], work: Path, **how: Any) -
         texts = rng.sample(passages, BATCH)
         return [texts, texts]
 
-    return saved(network, fit_peer(network, loss, make, **how), work / "simcse")
+    return saved(network, fit_peer(network, loss, make, **how), work / "simcse", model)
 
 
-def saved(network: Any, trained: dict[str, Any], folder: Path) -> dict[str, Any]:
-    shutil.rmtree(folder, ignore_errors=True)
-    network.save(str(folder))
-    return {"model": str(folder), **trained}
+def saved(network: Any, trained: dict[str, Any], out: Path, model: Path) -> dict[str, Any]:
+    """Saves a model beside what says which documents it has not seen: those of the model that it was made of."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / "settings.json").write_text(json.dumps({HELD_OUT: held_out_rule(model)[1].plain()}))
+    network.save(str(out / "model"))
+    return {"model": str(out / "model"), **trained}
 
 
 def decoder_for(model: Path, folder: Path) -> str:
@@ -228,17 +229,18 @@ def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, 
 def measure(way: str, model: Path, corpus: Path, asked: argparse.Namespace, seed: int) -> dict[str, Any]:
     """What a cell comes to."""
     if way == "mean":
-        return figures_of(model, corpus, None)
+        found = figures_of(model, corpus, WORDS)
+        return {"mean": found.pop(str(model)), **found}
     if way == "unmask":
         trained = train_ours(model, corpus, asked.work / "ours", asked.minutes, seed)
-        return {**figures_of(model, corpus, trained["model"]), "trained": trained}
+        return {"figures": figures_of(Path(trained["model"]), corpus)[trained["model"]], "trained": trained}
     passages = passages_of(corpus, model)
     how = {"seed": seed, "precision": asked.peer_precision}
     if way == "speed":
         return speeds(model, corpus, passages, asked.work, asked.minutes, **how)
     train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
     trained = train(model, passages, asked.work, seconds=60 * asked.minutes, **how)
-    return {**figures_of(model, corpus, trained["model"]), "trained": trained}
+    return {"figures": figures_of(Path(trained["model"]), corpus)[trained["model"]], "trained": trained}
 
 
 def settings_hash(corpus: Path, model: Path, minutes: float) -> str:

@@ -23,7 +23,7 @@ from unmask.errors import SettingsError
 from unmask.margins import margin, over
 from unmask.measuring.held_out import few_draws
 from unmask.measuring.paired_comparison import percent
-from unmask.measuring.uncertainty import Uncertain, plain_interval, ratio_over_draws, student_margin
+from unmask.measuring.uncertainty import FEW, Uncertain, plain_interval, ratio_over_draws, student_margin
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Sheet, Shown, Styled
@@ -188,7 +188,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             raise SettingsError(f"--against {_called(other)}: this model is there already; name others")
         encoders[_called(other)] = open_encoder(other, AskedEncoding(), precision=precision, strict=strict)
 
-    def items(paths: Sequence[str | Path]) -> _Asked:
+    def items(paths: Sequence[str | Path]) -> _Questions:
         wanted = ItemSettings(
             column=column, title_column=title_column, documents=documents, every=every, among_all=among_all,
             most=max_documents, seed=seed,
@@ -196,8 +196,12 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         read = read_items(paths, first.model.folder, wanted)
         cropped = crop_task(read.documents, num_queries=queries, crop_chars=crop_chars, crops=crops, seed=seed)
         titled = title_task(read.documents, num_queries=queries, seed=seed)
-        tasks = [cropped] if titled is None else [cropped, titled]
-        return _Asked(tasks, read.described, dict(read.passed_over), "documents", crops)
+        tasks, described = [cropped], list(read.described)
+        if titled is not None and len(titled.queries) >= FEW:
+            tasks.append(titled)
+        elif titled is not None:
+            described.append(f"titles: {len(titled.queries)} that may be asked for, too few to measure by")
+        return _Questions(tasks, described, dict(read.passed_over), "documents", crops)
 
     found = _read(corpus, items, split=split, queries=queries, seed=seed)
     tell = notify or usual_notify()
@@ -225,7 +229,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Questions:
     """What is asked, and how the text was read."""
 
     tasks: list[SearchTask]
@@ -256,17 +260,17 @@ def _plain_encoding(encoder: SearchEncoder) -> dict[str, Any]:
 
 
 def _read(
-    corpus: Texts, items: Callable[[Sequence[str | Path]], _Asked], *, split: str, queries: int, seed: int
-) -> _Asked:
+    corpus: Texts, items: Callable[[Sequence[str | Path]], _Questions], *, split: str, queries: int, seed: int
+) -> _Questions:
     named = told_apart(corpus) or []
     if len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0]):
         task = read_beir(Path(named[0]), split=split, num_queries=queries, seed=seed)
         described = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"]
-        return _Asked([task], described, dict(task.not_asked), "queries", None)
+        return _Questions([task], described, dict(task.not_asked), "queries", None)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         found = items(list(keep_given(named, Path(scratch))))
     not_asked = {reason: count for task in found.tasks for reason, count in task.not_asked.items()}
-    return _Asked(found.tasks, found.described, found.passed_over | not_asked, found.unit, found.crops)
+    return _Questions(found.tasks, found.described, found.passed_over | not_asked, found.unit, found.crops)
 
 
 def _measure(

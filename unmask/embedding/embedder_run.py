@@ -42,6 +42,7 @@ from unmask.training.learning_rate import LinearDecay
 from unmask.training.loop import StepReport, begin_with_parts, train
 from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
+from unmask.training.retries import in_smaller_parts
 from unmask.training.settings import TrainingSettings
 from unmask.training.splade import SPARSE, splade_objective
 
@@ -283,10 +284,7 @@ class EmbedderRun:
                 self.reporter.step(report)
                 if self.state.micro_tokens != micro_tokens:
                     micro_tokens = self.state.micro_tokens
-                    self.reporter.note(
-                        f"memory ran out: steps are made in parts of {micro_tokens:,} positions from now on "
-                        "(the same result, more slowly)"
-                    )
+                    self.reporter.note(in_smaller_parts(micro_tokens))
                 due = self._mine(report) or self._checkpoint_due(report, saved)
                 number = int(report.progress * self.settings.evaluations)
                 if number > done or report.progress >= 1.0:

@@ -48,6 +48,7 @@ from unmask.training.hardware import choose_device, choose_dtype, why_not_compil
 from unmask.training.loop import StepReport, begin_with_parts, train
 from unmask.training.objectives import extra_objectives
 from unmask.training.optimizer import Optimizer
+from unmask.training.retries import in_smaller_parts
 
 GOES_ON = "the same command goes on from what was saved last"
 GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
@@ -282,10 +283,7 @@ class TrainingRun:
                 self.reporter.step(report)
                 if self.state.micro_tokens != micro_tokens:
                     micro_tokens = self.state.micro_tokens
-                    self.reporter.note(
-                        f"memory ran out: steps are made in parts of {micro_tokens:,} positions from now on "
-                        "(the same result, more slowly)"
-                    )
+                    self.reporter.note(in_smaller_parts(micro_tokens))
                 due = self._checkpoint_due(report, saved_seconds)
                 evaluated = self.watch.due(report.progress)
                 if evaluated:  # some of it by the first alone

@@ -111,6 +111,14 @@ def fewer_rows(micro_rows: int, length: int, reason: str) -> int:
     return (micro_rows + 1) // 2
 
 
+def in_smaller_parts(micro_tokens: int | None) -> str:
+    """What is told of a training whose steps have become smaller parts, by the positions of one."""
+    return (
+        f"memory ran out: steps are made in parts of {micro_tokens:,} positions from now on (the same result, more "
+        "slowly)"
+    )
+
+
 def without_compiling(model: Trainable, reason: str) -> None:
     """Has the model run uncompiled from now on, and says so."""
     assert isinstance(model, MaskedLM), "nothing else is compiled"

@@ -123,7 +123,7 @@ def start_two(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
-    """The command of the pages; the second process is killed."""
+    """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
     whole = start_two(data_folder, tmp_path / "whole", "--json")
     output, errors = whole.communicate(timeout=PATIENCE)
     assert whole.returncode == 0, errors
@@ -134,7 +134,6 @@ def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) 
     _, errors = killed.communicate(timeout=PATIENCE)
     assert killed.returncode == 0, errors
     assert "going on from step" in errors
-    assert "process 0 of 2 (counted from 0) ends" in errors
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
     assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")

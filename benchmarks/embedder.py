@@ -232,15 +232,19 @@ def measure(way: str, model: Path, corpus: Path, asked: argparse.Namespace, seed
         found = figures_of(model, corpus, WORDS)
         return {"mean": found.pop(str(model)), **found}
     if way == "unmask":
-        trained = train_ours(model, corpus, asked.work / "ours", asked.minutes, seed)
-        return {"figures": figures_of(Path(trained["model"]), corpus)[trained["model"]], "trained": trained}
+        return with_figures(train_ours(model, corpus, asked.work / "ours", asked.minutes, seed), corpus)
     passages = passages_of(corpus, model)
     how = {"seed": seed, "precision": asked.peer_precision}
     if way == "speed":
         return speeds(model, corpus, passages, asked.work, asked.minutes, **how)
     train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
-    trained = train(model, passages, asked.work, seconds=60 * asked.minutes, **how)
-    return {"figures": figures_of(Path(trained["model"]), corpus)[trained["model"]], "trained": trained}
+    return with_figures(train(model, passages, asked.work, seconds=60 * asked.minutes, **how), corpus)
+
+
+def with_figures(trained: dict[str, Any], corpus: Path) -> dict[str, Any]:
+    """How a model was trained, and what it comes to."""
+    folder = trained.pop("model")
+    return {"figures": figures_of(Path(folder), corpus)[folder], "trained": trained}
 
 
 def settings_hash(corpus: Path, model: Path, minutes: float) -> str:

@@ -176,9 +176,13 @@ def _items(corpus: Corpus) -> Iterator[_Item]:
     """Documents, long ones in stretches, in the order of the text."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     text, draw, is_held, begins = "", -1, False, True
+
+    def rest() -> list[_Item]:
+        return [_Item(each, draw, is_held, begins and not n) for n, each in enumerate(_halves(text))]
+
     for piece, held in corpus.pieces():
         if text and (in_parts or piece.document != draw):
-            yield from (_Item(each, draw, is_held, begins and not n) for n, each in enumerate(_halves(text)))
+            yield from rest()
             text = ""
         if not text:
             begins = piece.offset == 0
@@ -188,7 +192,7 @@ def _items(corpus: Corpus) -> Iterator[_Item]:
             yield _Item(text[:end], draw, is_held, begins)
             text, begins = text[end:], False
     if text:
-        yield from (_Item(each, draw, is_held, begins and not n) for n, each in enumerate(_halves(text)))
+        yield from rest()
 
 
 def _halves(text: str) -> list[str]:

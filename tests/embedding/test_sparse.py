@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 import unmask
@@ -21,16 +22,21 @@ from tests.embedding.test_contrast import SETTINGS, gradients_of_a_step, stream_
 from tests.embedding.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
 from unmask.embedding.embedder_forecast import forecast_embedder
 from unmask.embedding.embedder_run import positions_on_cpu
-from unmask.errors import ModelError, RunError, SettingsError
+from unmask.errors import DataError, ModelError, RunError, SettingsError
 from unmask.folders.model_folder import save_model
 from unmask.masking.masker import Masker
 from unmask.network.encoder import MaskedLM
 from unmask.pretraining.training_run import Interrupted
+from unmask.searching import index_folder
+from unmask.searching.search_encoder import AskedEncoding, open_encoder
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training import splade
 from unmask.training.contrast import TextTargets, contrast_losses
 from unmask.training.objectives import PREDICT_MASKED
-from unmask.training.splade import flops, rising, splade_objective, splade_vectors
+from unmask.training.splade import flops, rising, splade_objective, splade_vectors, surplus
+from unmask.using.loaded_model import load
+from unmask.using.sparse_embedding import sparse_texts
+from unmask.using.sparse_vectors import SparseVectors
 
 __all__ = ["base", "corpus"]  # fixtures
 SPARSE = FAST | {
@@ -39,6 +45,13 @@ SPARSE = FAST | {
     "embedder.checkpoint.every_steps": 3,
     "embedder.sparse.first_weight": 1e-3,
 }
+
+
+def encoded(folder: Path, some: list[str]) -> NDArray[np.float32]:
+    """Vectors by sentence-transformers."""
+    library = pytest.importorskip("sentence_transformers")
+    found = library.SparseEncoder(str(folder), device="cpu").encode(some, convert_to_sparse_tensor=False)
+    return np.asarray(found)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +128,7 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     rows = [json.dumps({"query": one, "text": other}) for one, other in zip(titles, bodies, strict=True)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
     settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
-    settings |= {"embedder.sparse.first_weight": 0.02, "embedder.sparse.second_weight": 0.02}
+    settings |= {f"embedder.sparse.{name}_weight": 0.02 for name in ("first", "second")} | {"embedder.temperature": 1.0}
     found = unmask.embedder(
         base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=90, settings=settings, sparse=True
     )
@@ -140,6 +153,10 @@ def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
     assert theirs.get_embedding_dimension() == sparse.dimension == sparse.model.tokenizer.vocab_size
     some = [*passages(4), "the king", "a ship at sea " * 3]
     vectors = theirs.encode(some, convert_to_sparse_tensor=False, batch_size=3)
+    encoder = open_encoder(folder, AskedEncoding())
+    for ours in (encoder.embed_documents(some), encoder.embed_queries(some)):
+        assert isinstance(ours, SparseVectors)
+        np.testing.assert_allclose(ours.dense(), vectors, atol=1e-4)
     model, tokenizer = sparse.model.network, sparse.model.tokenizer
     for text, vector in zip(some, vectors, strict=True):
         ids = torch.from_numpy(tokenizer.encode_prompt(text).astype(np.int64))[None]
@@ -149,6 +166,90 @@ def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
         of = TextTargets(torch.arange(len(hidden)), none, none, none, none, none, 1, lengths=(len(hidden),))
         np.testing.assert_allclose(splade_vectors(model, hidden, of)[0].detach(), vector, atol=1e-4)
     assert 0 < (vectors > 0).sum() < vectors.numel()
+
+
+def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Its scores are products of the vectors of sentence-transformers; a stopped one goes on to the same blocks."""
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 8)
+    folder, out, some = sparse.folder / "model", tmp_path / "i", passages(20)
+    (tmp_path / "t.txt").write_text("\n\n".join(some))
+    command = ("search", "index", folder, tmp_path / "t.txt", "--documents", "block", "--out", out)
+    code, printed, err = main(*command, "--json")
+    assert code == 0, err
+    assert json.loads(printed)["dimension"] == sparse.dimension
+    asked = [some[7][:40], "the king"]
+    vectors = encoded(folder, [*some, *asked])
+    scores = vectors[20:] @ vectors[:20].T
+    for query, row in zip(unmask.Index(out).query(asked, top_k=20).queries, scores, strict=True):
+        hits = query["hits"]
+        assert len(hits) == (row > 0).sum() > 1
+        np.testing.assert_allclose([hit["score"] for hit in hits], np.sort(row)[::-1][: len(hits)], rtol=1e-4)
+        np.testing.assert_allclose([row[hit["document"]] for hit in hits], [hit["score"] for hit in hits], rtol=1e-4)
+    whole = {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")}
+    (out / "index.json").unlink()
+    for file in (out / "blocks").glob("00002.*"):
+        file.unlink()
+    assert main(*command, "--resume")[0] == 0
+    assert {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")} == whole
+    code, _, err = main(*command, "--overwrite", "--approximate")
+    assert code == 2
+    assert "--approximate: a graph is made of dense vectors" in err
+    facts = json.loads((out / "search.json").read_text())
+    (out / "search.json").write_text(json.dumps(facts | {"dimension": 7}))
+    with pytest.raises(DataError, match=r"00000.npy: damaged \("):
+        unmask.Index(out)
+
+
+def test_long_texts_have_the_largest_numbers_of_their_windows(sparse: unmask.Embedder) -> None:
+    model, network = sparse.model, sparse.model.predictor
+    text = " ".join(passages(6))
+    around = len(model.tokenizer.special.around)
+    ids = model.tokenizer.encode_prompt(text)[1:-1]
+    windows = [ids[n : n + 64 - around] for n in range(0, len(ids), 64 - around)]
+    assert len(windows) > 2
+    parts = []
+    for window in windows:
+        whole = torch.tensor([[model.tokenizer.special.cls, *window, model.tokenizer.special.sep]])
+        hidden = network.encoder(whole).flatten(0, 1)
+        parts.append(network.predict(hidden, torch.arange(whole.shape[1])).amax(0).relu().log1p().detach().numpy())
+    found = sparse_texts(network, model.tokenizer, ["the king", text], "split").dense()
+    np.testing.assert_allclose(found[1], np.max(parts, axis=0), atol=1e-4)
+
+
+def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Path, corpus: Path) -> None:
+    found = unmask.evaluate_search(sparse.folder / "model", [corpus], against=[base], every=True, crop_chars=20)
+    ours, theirs = (found.vectors[str(folder)] for folder in (sparse.folder / "model", base))
+    assert ours["dimension"] == sparse.dimension > theirs["dimension"]
+    assert 1 < ours["effective_rank"] <= sparse.dimension
+    assert 0 < ours["alignment"]["crop"] < 4
+    # Vectors of numbers that are not below 0 are compared by products, and by nothing but what they share.
+    assert found["encoding"][str(sparse.folder / "model")]["similarity"] == "dot"
+    assert 0 < found.tasks["crop"]["systems"][str(sparse.folder / "model")]["recall_at_10"] <= 1
+
+
+def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the logits stand; and what is said of masked tokens stays."""
+    monkeypatch.setattr(splade, "NUMBERS_A_TOKEN", 0.5)
+    higher = load(base).network
+    with torch.no_grad():
+        higher.head.bias += 9.0
+    shutil.copytree(base, tmp_path / "higher")
+    save_model(higher, tmp_path / "higher")
+    found = [
+        unmask.embedder(model, [corpus], out=tmp_path / f"e{n}", steps=1, sparse=True, settings=FAST)
+        for n, model in enumerate((base, tmp_path / "higher"))
+    ]
+    (one, loss), (other, same_loss) = ((each.nonzero["before"], each.before["mlm_loss"]) for each in found)
+    assert 1 < one < 50
+    assert other == pytest.approx(one, rel=0.05)
+    assert same_loss == pytest.approx(loss, rel=1e-4)
+
+
+def test_the_surplus_by_hand() -> None:
+    vectors = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 3.0]]).log1p()
+    assert surplus(vectors, 1) == pytest.approx(1.0)  # two numbers are left: 2 and 3
+    assert surplus(vectors, 2) == surplus(vectors, 9) == 0.0
 
 
 def test_a_dry_run_measures_and_writes_nothing(base: Path, corpus: Path, tmp_path: Path, main: Main) -> None:
@@ -190,16 +291,14 @@ def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> 
     assert sparse.dimensions == []
     assert (sparse.folder / "negatives.safetensors").is_file()
     assert "numbers are not 0" in repr(sparse)
-    assert "SparseEncoder" in repr(sparse)
+    assert f"unmask search index {folder} FILES" in repr(sparse)
     card = (folder / "README.md").read_text()
     assert "from sentence_transformers import SparseEncoder" in card
     assert "- splade" in card
     (tmp_path / "t.txt").write_text("the king\n")
-    for command in (("embed", folder, tmp_path / "t.txt", "--out", tmp_path / "v.npy"),
-                    ("search", "index", folder, tmp_path / "t.txt", "--out", tmp_path / "i")):  # fmt: skip
-        code, _, err = main(*command)
-        assert code == 2
-        assert "its vectors are sparse (SPLADE), and are not made here; sentence_transformers.SparseEncoder" in err
+    code, _, err = main("embed", folder, tmp_path / "t.txt", "--out", tmp_path / "v.npy")
+    assert code == 2
+    assert "its vectors are sparse (SPLADE), which `unmask search` and `evaluate-search` use" in err
 
 
 def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from unmask.errors import SettingsError
 from unmask.searching import exact_search
 from unmask.searching.exact_search import blocks_of, search_exactly
+from unmask.using.sparse_vectors import Postings, SparseVectors
 
 RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(9, 24)).astype(np.float32)
@@ -15,9 +16,11 @@ VECTORS[300:] = VECTORS[:300][::-1]  # each vector twice: ties everywhere
 DOCUMENTS = np.sort(RNG.integers(0, 150, len(VECTORS)))
 
 
-def naive(queries: NDArray[np.float32], top_k: int) -> list[list[tuple[float, int, int]]]:
+def naive(
+    queries: NDArray[np.float32], top_k: int, vectors: NDArray[np.float32] = VECTORS
+) -> list[list[tuple[float, int, int]]]:
     """Score, document and passage, by sorting all of them."""
-    scores = np.multiply(queries[:, None], VECTORS[None], dtype=np.float64).sum(axis=2)
+    scores = np.multiply(queries[:, None], vectors[None], dtype=np.float64).sum(axis=2)
     found = []
     for row in scores:
         best: dict[int, tuple[float, int, int]] = {}
@@ -44,6 +47,43 @@ def test_blocks_of_any_size_give_what_sorting_gives(size: int, top_k: int, monke
         assert found.scores_QK[query, :count].tolist() == scores
         assert (found.documents_QK[query, count:] == -1).all()
         assert (found.scores_QK[query, count:] == -np.inf).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 299, 10_000])
+@pytest.mark.parametrize("top_k", [1, 10, 200])
+def test_posting_lists_give_what_sorting_gives(size: int, top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for documents that share no number with a query, which are not found. Some vectors are empty."""
+    monkeypatch.setattr(exact_search, "QUERIES_AT_ONCE", 4)
+    # Small whole numbers, so that sums do not depend on their order.
+    queries, vectors = (np.where(np.abs(some) > 1.2, np.round(np.abs(some) * 3), 0) for some in (QUERIES, VECTORS))
+    queries[3], vectors[40:44] = 0, 0
+    queries, vectors = queries.astype(np.float32), vectors.astype(np.float32)
+    sparse, searched = SparseVectors.of(queries), SparseVectors.of(vectors)
+    np.testing.assert_array_equal(searched.dense(), vectors)
+    found = search_exactly(sparse, blocks_of(searched, DOCUMENTS, size), top_k)
+    for query, best in enumerate(naive(queries, 150, vectors)):
+        wanted = [each for each in best if each[0] > 0][:top_k]
+        assert bool(wanted) == (query != 3)
+        columns = (found.scores_QK, found.documents_QK, found.passages_QK)
+        got = list(zip(*(column[query, : len(wanted)].tolist() for column in columns), strict=True))
+        assert got == wanted
+        assert (found.documents_QK[query, len(wanted) :] == -1).all()
+    with pytest.raises(SettingsError, match="have 24 numbers each, but the queries 8"):
+        search_exactly(SparseVectors.of(queries[:, :8]), blocks_of(searched, DOCUMENTS), 1)
+
+
+def test_sparse_vectors() -> None:
+    """Parts, lengths, and posting lists in a line."""
+    vectors = SparseVectors.of(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
+    assert vectors[1:].dense().tolist() == [[0, 0, 0, 0], [2, 0, 0, 0]]
+    assert SparseVectors.joined([vectors[2:], vectors[:1]]).dense().tolist() == [[2, 0, 0, 0], [0, 3, 0, 4]]
+    np.testing.assert_allclose(vectors.unit().dense(), [[0, 0.6, 0, 0.8], [0, 0, 0, 0], [1, 0, 0, 0]], rtol=1e-6)
+    line = vectors.postings().to_array()
+    again = Postings.of_array(line, width=4, count=3)
+    assert again.products(np.array([0, 3], dtype=np.int32), np.array([0.5, 2], dtype=np.float32)).tolist() == [8, 0, 1]
+    for wrong in (line[:-1], line[:3], line.astype(np.int64)):
+        with pytest.raises(ValueError, match="numbers"):
+            Postings.of_array(wrong, width=4, count=3)
 
 
 def test_it_finds_what_sentence_transformers_finds() -> None:

@@ -9,7 +9,7 @@ from unmask.errors import SettingsError
 from unmask.searching import lexical_search
 from unmask.searching.lexical_search import check_lexical, rank_lexically
 from unmask.searching.ranking_figures import ranking_figures
-from unmask.searching.vector_geometry import alignment, effective_rank, sampled, uniformity
+from unmask.searching.vector_geometry import alignment, coordinates, effective_rank, sampled, uniformity
 
 NONE = [-1] * 10
 
@@ -81,6 +81,11 @@ def test_geometry_of_vectors() -> None:
     rows = np.array([[1, 0]] * 9 + [[0, 1]], dtype=np.float32)
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert effective_rank(rows) == pytest.approx(math.exp(entropy))
+    wide = np.pad(spread, ((0, 0), (3, 9)))[:, ::-1]
+    short = coordinates(wide)
+    assert short.shape == (4, 4)
+    np.testing.assert_allclose(short @ short.T, wide @ wide.T, atol=1e-5)
+    assert coordinates(same) is same
     assert sampled(5, seed=0, most=9).tolist() == [0, 1, 2, 3, 4]
     some = sampled(100, seed=1, most=9)
     assert (len(set(some.tolist())), some.tolist()) == (9, sampled(100, seed=1, most=9).tolist())

@@ -65,11 +65,10 @@ class Embedder(Finished):
         yield f"speed          {s['tokens_per_second']:,.0f} tokens a second"
         yield f"model          {s['model']}"
         yield f"report         {self.folder / 'report.html'}"
-        if s["sparse"]:
-            yield f"\nTry it in Python: sentence_transformers.SparseEncoder({s['model']!r}).encode(['a text'])"
-        else:
-            yield f"\nTry it: unmask embed {typed(s['model'])} FILE --out vectors.npy"
-            yield f"Measure it beside the words alone: unmask evaluate-search {typed(s['model'])} CORPUS"
+        model = typed(s["model"])
+        use = f"search index {model} FILES --out INDEX" if s["sparse"] else f"embed {model} FILE --out vectors.npy"
+        yield f"\nTry it: unmask {use}"
+        yield f"Measure it beside the words alone: unmask evaluate-search {model} CORPUS"
 
 
 def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)

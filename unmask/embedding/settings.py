@@ -96,7 +96,7 @@ class EmbedderSettings(Settings):
         batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task, for which a long
             training has the time; memory does not limit it (`micro_batch_tokens`).
         sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
-        temperature: That similarities are divided by; None: 0.05, and 1 for sparse vectors, whose products are large.
+        temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
         learn_temperature: Whether that is where it begins, and is learned.
         dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
             size down to 64; an empty list: none.
@@ -174,7 +174,7 @@ class EmbedderSettings(Settings):
         """The temperature that is set, or that of the kind of vectors."""
         if self.temperature is not None:
             return self.temperature
-        return 0.05 if self.sparse is None else 1.0
+        return 0.05 if self.sparse is None else 5.0
 
     @property
     def shortest(self) -> int:

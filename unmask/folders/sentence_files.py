@@ -53,8 +53,8 @@ def read_pooling(folder: Path) -> Pooling:
     """
     if sparse_file(folder) is not None:
         raise ModelError(
-            f"{folder}: its vectors are sparse (SPLADE), and are not made here; "
-            "sentence_transformers.SparseEncoder(folder) makes them"
+            f"{folder}: its vectors are sparse (SPLADE), which `unmask search` and `evaluate-search` use, but embed "
+            "does not write; sentence_transformers.SparseEncoder(folder) gives them"
         )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):

@@ -11,6 +11,9 @@ Products in float32 come out of a library of matrix products, whose last bits de
 equal vectors could be told apart by them, and another size of blocks would give another order. So what decides are sums
 in float64 that depend on the two vectors alone. Documents that are equally near come in the order of their numbers.
 
+Sparse vectors are searched by posting lists, whose sums are in float64 from the beginning; what shares no number with a
+query is not found by it.
+
 Shape suffixes: Q = queries, P = passages of a block, D = dimension, K = places of a ranking, C = candidates.
 """
 
@@ -19,11 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
+from unmask.using.sparse_vectors import Postings, SparseVectors
 
 QUERIES_AT_ONCE = 1024
 BLOCK_PASSAGES = 16_384
@@ -45,11 +51,34 @@ class VectorBlock:
     documents_P: NDArray[np.int64]
     first: int
 
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self.vectors_PD.shape[1]
+
     @cached_property
     def longest(self) -> float:
         """At least the Euclidean length of each vector; computed once, since it takes as long as a query."""
         squares = np.einsum("pd,pd->p", self.vectors_PD, self.vectors_PD)
         return float(np.sqrt(squares.max())) * 1.001  # more than float32 rounds off
+
+
+@dataclass(frozen=True)
+class PostingBlock:
+    """Passages with sparse vectors that follow each other. Attributes as for `VectorBlock`, but for the postings."""
+
+    postings: Postings
+    documents_P: NDArray[np.int64]
+    first: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self.postings.width
+
+
+Block = VectorBlock | PostingBlock
+Vectors = NDArray[np.float32] | SparseVectors
 
 
 @dataclass(frozen=True)
@@ -67,19 +96,21 @@ class Ranking:
     passages_QK: NDArray[np.int64]
 
 
-def blocks_of(
-    vectors_ND: NDArray[np.float32], documents_N: NDArray[np.int64], size: int = BLOCK_PASSAGES
-) -> Iterator[VectorBlock]:
+def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = BLOCK_PASSAGES) -> Iterator[Block]:
     """Vectors in memory as blocks; arguments as for `VectorBlock`."""
     for first in range(0, len(vectors_ND), size):
-        yield VectorBlock(vectors_ND[first : first + size], documents_N[first : first + size], first)
+        vectors_PD, documents_P = vectors_ND[first : first + size], documents_N[first : first + size]
+        if isinstance(vectors_PD, SparseVectors):
+            yield PostingBlock(vectors_PD.postings(), documents_P, first)
+        else:
+            yield VectorBlock(vectors_PD, documents_P, first)
 
 
-def search_exactly(queries_QD: NDArray[np.float32], blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
+def search_exactly(queries_QD: Vectors, blocks: Iterable[Block], top_k: int) -> Ranking:
     """The documents whose nearest passage has the highest inner product with each query.
 
     Args:
-        queries_QD: float32.
+        queries_QD: float32; sparse where the blocks are.
         blocks: All passages, in order; of any sizes, which change nothing but time and memory.
         top_k: Documents a query, at least 1.
 
@@ -88,13 +119,12 @@ def search_exactly(queries_QD: NDArray[np.float32], blocks: Iterable[VectorBlock
     """
     if top_k < 1:
         raise SettingsError(f"--top-k takes a number from 1 on, not {top_k}")
-    parts = [
-        _Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k)
-        for begin in range(0, max(1, len(queries_QD)), QUERIES_AT_ONCE)
-    ]
+    starts = range(0, max(1, len(queries_QD)), QUERIES_AT_ONCE)
+    parts: Sequence[_Best] = [_best_of(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
+    width = queries_QD.width if isinstance(queries_QD, SparseVectors) else queries_QD.shape[1]
     for block in blocks:
-        check_width(block.vectors_PD.shape[1], queries_QD.shape[1])
-        if len(block.documents_P):
+        check_width(block.width, width)
+        if len(block.documents_P) and len(queries_QD):
             for part in parts:
                 part.add(block)
     return joined([part.ranking() for part in parts])
@@ -126,43 +156,19 @@ def exact_scores(first_CD: NDArray[np.float32], second_CD: NDArray[np.float32]) 
 class _Best:
     """The best documents so far, of some queries: lists of (query, document, passage, score), sorted by all of them."""
 
-    def __init__(self, queries_QD: NDArray[np.float32], top_k: int) -> None:
-        self.queries_QD, self.top_k = np.ascontiguousarray(queries_QD), top_k
-        self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
-        self.kth_Q = np.full(len(queries_QD), -np.inf)
+    def __init__(self, num_queries: int, top_k: int) -> None:
+        self.top_k = top_k
+        self.kth_Q = np.full(num_queries, -np.inf)
         self.queries = self.documents = self.passages = np.zeros(0, dtype=np.int64)
         self.scores = np.zeros(0)
 
-    def add(self, block: VectorBlock) -> None:
+    def add(self, block: Any) -> None:
         """Looks at a block."""
-        vectors_PD = block.vectors_PD
-        scores_QP = self.queries_QD @ vectors_PD.T
-        # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
-        # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
-        slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
-        least_Q = self.kth_Q - slack_Q
-        is_candidate_QP = scores_QP >= least_Q[:, None]
-        if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):
-            least_Q = np.maximum(least_Q, self._kth_of_block(scores_QP, block.documents_P) - slack_Q)
-            is_candidate_QP = scores_QP >= least_Q[:, None]
-        size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
-        queries, passages = np.nonzero(is_candidate_QP)
-        for begin in range(0, len(queries), size):
-            some = slice(begin, begin + size)
-            self._merge(queries[some], passages[some], block)
+        raise NotImplementedError
 
-    def _kth_of_block(self, scores_QP: NDArray[np.float32], documents_P: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
-        begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
-        if len(begins) < self.top_k:
-            return np.full(len(scores_QP), -np.inf, dtype=np.float32)
-        if len(begins) < len(documents_P):
-            scores_QP = np.maximum.reduceat(scores_QP, begins, axis=1)
-        place = scores_QP.shape[1] - self.top_k
-        return np.partition(scores_QP, place, axis=1)[:, place]
-
-    def _merge(self, queries: NDArray[np.int64], passages: NDArray[np.int64], block: VectorBlock) -> None:
-        scores = exact_scores(self.queries_QD[queries], block.vectors_PD[passages])
+    def _merge(
+        self, queries: NDArray[np.int64], passages: NDArray[np.int64], scores: NDArray[np.float64], block: Block
+    ) -> None:
         queries = np.concatenate([self.queries, queries])
         documents = np.concatenate([self.documents, block.documents_P[passages]])
         scores = np.concatenate([self.scores, scores])
@@ -191,3 +197,69 @@ class _Best:
         found.documents_QK[places] = self.documents
         found.passages_QK[places] = self.passages
         return found
+
+
+class _BestOfVectors(_Best):
+    def __init__(self, queries_QD: NDArray[np.float32], top_k: int) -> None:
+        super().__init__(len(queries_QD), top_k)
+        self.queries_QD = np.ascontiguousarray(queries_QD)
+        self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
+
+    def add(self, block: VectorBlock) -> None:
+        vectors_PD = block.vectors_PD
+        scores_QP = self.queries_QD @ vectors_PD.T
+        # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
+        # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
+        slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
+        least_Q = self.kth_Q - slack_Q
+        is_candidate_QP = scores_QP >= least_Q[:, None]
+        if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):
+            least_Q = np.maximum(least_Q, self._kth_of_block(scores_QP, block.documents_P) - slack_Q)
+            is_candidate_QP = scores_QP >= least_Q[:, None]
+        size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
+        queries, passages = np.nonzero(is_candidate_QP)
+        for begin in range(0, len(queries), size):
+            some = slice(begin, begin + size)
+            scores = exact_scores(self.queries_QD[queries[some]], vectors_PD[passages[some]])
+            self._merge(queries[some], passages[some], scores, block)
+
+    def _kth_of_block(self, scores_QP: NDArray[np.float32], documents_P: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
+        begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
+        if len(begins) < self.top_k:
+            return np.full(len(scores_QP), -np.inf, dtype=np.float32)
+        if len(begins) < len(documents_P):
+            scores_QP = np.maximum.reduceat(scores_QP, begins, axis=1)
+        place = scores_QP.shape[1] - self.top_k
+        return np.partition(scores_QP, place, axis=1)[:, place]
+
+
+class _BestOfPostings(_Best):
+    def __init__(self, queries_QV: SparseVectors, top_k: int) -> None:
+        super().__init__(len(queries_QV), top_k)
+        self.queries_QV = queries_QV
+
+    def add(self, block: PostingBlock) -> None:
+        found = []
+        for query, (begin, end) in enumerate(pairwise(self.queries_QV.begins.tolist())):
+            scores_P = block.postings.products(self.queries_QV.tokens[begin:end], self.queries_QV.values[begin:end])
+            passages = np.flatnonzero((scores_P > 0.0) & (scores_P >= self.kth_Q[query]))
+            if len(passages) > 4 * self.top_k:  # of a document all passages but one may be superfluous, never that one
+                passages = self._best_of_documents(scores_P, passages, block.documents_P)
+            found.append((np.full(len(passages), query), passages, scores_P[passages]))
+        queries, places, scores = (np.concatenate(column) for column in zip(*found, strict=True))
+        self._merge(queries, places, scores, block)
+
+    def _best_of_documents(
+        self, scores_P: NDArray[np.float64], passages: NDArray[np.int64], documents_P: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The best passages of the best documents of a block."""
+        order = passages[np.lexsort((passages, documents_P[passages], -scores_P[passages]))]
+        _, first = np.unique(documents_P[order], return_index=True)
+        return np.sort(order[np.sort(first)[: self.top_k]])
+
+
+def _best_of(queries: Vectors, top_k: int) -> _Best:
+    if isinstance(queries, SparseVectors):
+        return _BestOfPostings(queries, top_k)
+    return _BestOfVectors(queries, top_k)

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import RunError
+from unmask.errors import RunError, SettingsError
 from unmask.files import write_atomically
 from unmask.progress import Notify, Progress
 from unmask.searching import index_folder
@@ -75,6 +75,8 @@ def build_index(
         raise RunError(f"--approximate: {missing}")
     named = told_apart(texts) or []
     inputs = [path for path in named if isinstance(path, str | Path) and not is_stream(path)]
+    if options.approximate and encoder.is_sparse:
+        raise SettingsError("--approximate: a graph is made of dense vectors; sparse ones have posting lists instead")
     files.claimed.check(resume=options.resume, overwrite=options.overwrite, inputs=map(Path, inputs))
     with files.claimed.held():
         if options.overwrite:
@@ -90,7 +92,8 @@ def build_index(
         if there := files.num_whole_blocks():
             note(f"goes on behind {there:,} blocks of {index_folder.BLOCK_PASSAGES:,} passages, which are there")
         facts = _write_blocks(files, encoder, documents, notify)
-        _write_graph(files, facts, options.approximate, note)
+        if not encoder.is_sparse:
+            _write_graph(files, facts, options.approximate, note)
         write_atomically(files.whole, json.dumps({"version": VERSION, **facts}, indent=1) + "\n")
         files.remove_given()
     for reason, count in documents.skipped.items():

@@ -2,7 +2,8 @@
 
     search.json            what it was begun with: model, text, how passages are cut and embedded; claims the folder
     stdin.txt, pipes/, given/    what was no file, until the index is whole
-    blocks/00000.npy       vectors [passages, dimension], float32, which are mapped into memory
+    blocks/00000.npy       vectors [passages, dimension], float32, which are mapped into memory; or posting lists of
+                           sparse ones in a line (`Postings.to_array`)
     blocks/00000.parquet   the passages: document, file, id, title, begin (in characters), text; written last of a block
     neighbours.usearch     a graph of near vectors, for approximate search
     index.json             counts, and the size of each file; written last: a folder that has one is whole
@@ -32,10 +33,12 @@ from numpy.typing import NDArray
 from unmask.claimed import ClaimedFolder
 from unmask.errors import DataError
 from unmask.files import absence, write_atomically, writing
-from unmask.searching.exact_search import VectorBlock
+from unmask.searching.exact_search import Block, PostingBlock, VectorBlock, Vectors
 from unmask.searching.passage_cutting import TextPassage
+from unmask.searching.search_encoder import SPLADE
 from unmask.text.given import GIVEN
 from unmask.text.pipes import PIPES, STDIN_FILE
+from unmask.using.sparse_vectors import Postings, SparseVectors
 from unmask.values import parse_json
 
 VERSION = 1
@@ -89,7 +92,7 @@ class IndexFiles:
             number += 1
         return number
 
-    def write_block(self, block: int, passages: Sequence[TextPassage], vectors_PD: NDArray[np.float32]) -> None:
+    def write_block(self, block: int, passages: Sequence[TextPassage], vectors: Vectors) -> None:
         """Writes a block, its passages last.
 
         Raises:
@@ -98,7 +101,10 @@ class IndexFiles:
         with writing(self.blocks):
             self.blocks.mkdir(exist_ok=True)
         array = io.BytesIO()
-        np.save(array, np.ascontiguousarray(vectors_PD, dtype="<f4"), allow_pickle=False)
+        if isinstance(vectors, SparseVectors):
+            np.save(array, vectors.postings().to_array(), allow_pickle=False)
+        else:
+            np.save(array, np.ascontiguousarray(vectors, dtype="<f4"), allow_pickle=False)
         write_atomically(self.vectors(block), array.getbuffer())
         sink = pa.BufferOutputStream()
         table = _table(passages).replace_schema_metadata({_HASH: hash_of(passages)})
@@ -177,6 +183,7 @@ class StoredIndex:
         files: Paths.
         begun: What it was begun with, as `search.json` says.
         facts: Counts, as `index.json` says.
+        is_sparse: Whether its vectors are sparse.
 
     Raises:
         DataError: There is none, it is not whole, a file is missing, has another size or is damaged, or its vectors are
@@ -195,6 +202,7 @@ class StoredIndex:
         self.begun, self.facts = (read_facts(file) for file in (self.files.begun, self.files.whole))
         try:
             self.dimension, self.num_passages = int(self.begun["dimension"]), int(self.facts["passages"])
+            self.is_sparse = self.begun["encoding"]["pooling"] == SPLADE
             sizes = [(str(block["name"]), int(block["passages"]), block["bytes"]) for block in self.facts["blocks"]]
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(self.files.whole, repr(error)) from error
@@ -208,6 +216,9 @@ class StoredIndex:
                 raise DataError(f"{file}: not there, so the index is not whole; make it anew with --overwrite")
             if (found := file.stat().st_size) != size:
                 raise damaged(file, f"{found:,} bytes, not {size:,}")
+        if self.is_sparse:
+            self._postings(number, count)
+            return
         vectors = self.vectors_of(number)
         if vectors.shape != (count, self.dimension) or vectors.dtype != np.float32:
             raise DataError(
@@ -217,21 +228,34 @@ class StoredIndex:
 
     def vectors_of(self, block: int) -> NDArray[np.float32]:
         """The vectors of a block, mapped into memory."""
+        return self._mapped(block)
+
+    def _mapped(self, block: int) -> NDArray[Any]:
         file = self.files.vectors(block)
         try:
-            found: NDArray[np.float32] = np.load(file, mmap_mode="r", allow_pickle=False)
+            found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise damaged(file, error) from error
         return found
 
+    def _postings(self, block: int, count: int) -> Postings:
+        """The vectors of a block with so many passages, where they are sparse."""
+        try:
+            return Postings.of_array(self._mapped(block), width=self.dimension, count=count)
+        except ValueError as error:
+            raise damaged(self.files.vectors(block), error) from error
+
     @cached_property
-    def blocks(self) -> list[VectorBlock]:
+    def blocks(self) -> Sequence[Block]:
         """All vectors, mapped, with the documents that they are of."""
-        bounds = pairwise(self.firsts.tolist())
-        return [
-            VectorBlock(self.vectors_of(number), self.documents[first:end], first)
-            for number, (first, end) in enumerate(bounds)
-        ]
+        found: list[Block] = []
+        for number, (first, end) in enumerate(pairwise(self.firsts.tolist())):
+            documents_P = self.documents[first:end]
+            if self.is_sparse:
+                found.append(PostingBlock(self._postings(number, end - first), documents_P, first))
+            else:
+                found.append(VectorBlock(self.vectors_of(number), documents_P, first))
+        return found
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:

@@ -13,20 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.searching.document_reading import DocumentPart
-from unmask.searching.exact_search import blocks_of, search_exactly
+from unmask.searching.exact_search import Vectors, blocks_of, search_exactly
 from unmask.searching.passage_cutting import PassageCutter
 from unmask.searching.search_encoder import SearchEncoder
 from unmask.searching.search_tasks import SearchTask
-from unmask.searching.vector_geometry import alignment, effective_rank, sampled, uniformity
+from unmask.searching.vector_geometry import alignment, coordinates, effective_rank, sampled, uniformity
+from unmask.using.sparse_vectors import SparseVectors
 
 _AT_ONCE = 1024  # passages
+_PAIRS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class _DocumentVectors:
     """Vectors of a document's passages [P, D], and the character at which each ends."""
 
-    vectors_PD: NDArray[np.float32]
+    vectors_PD: Vectors
     ends_P: NDArray[np.int64]
 
 
@@ -41,7 +43,7 @@ class ModelSearch:
         self.encoder = encoder
         self._cutter = PassageCutter(encoder.model.tokenizer, encoder.settings)
         self._made: dict[str, _DocumentVectors] = {}
-        self._queries: dict[str, NDArray[np.float32]] = {}
+        self._queries: dict[str, Vectors] = {}
 
     def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> NDArray[np.int64]:
         """The documents [queries, top_k] that are nearest to each query; -1 where there are no more.
@@ -56,9 +58,9 @@ class ModelSearch:
         vectors_ND, documents_N = self._passages(task)
         return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k).documents_QK
 
-    def _passages(self, task: SearchTask) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _passages(self, task: SearchTask) -> tuple[Vectors, NDArray[np.int64]]:
         made = [self._made[text].vectors_PD for text in task.documents]
-        return np.concatenate(made), np.repeat(np.arange(len(made)), list(map(len, made)))
+        return _joined(made), np.repeat(np.arange(len(made)), list(map(len, made)))
 
     def _embed(self, texts: Sequence[str], count: Callable[[int, int], None]) -> None:
         missing = [text for text in dict.fromkeys(texts) if text not in self._made]
@@ -68,8 +70,8 @@ class ModelSearch:
 
         def flush() -> None:
             vectors = self.encoder.embed_documents([text for _, _, text in waiting])
-            for (number, end, _), vector in zip(waiting, vectors, strict=True):
-                done[number][0].append(vector)
+            for place, (number, end, _) in enumerate(waiting):
+                done[number][0].append(vectors[place : place + 1])
                 done[number][1].append(end)
             count(waiting[-1][0] + 1, len(missing))
             waiting.clear()
@@ -82,7 +84,7 @@ class ModelSearch:
         if waiting:
             flush()
         for text, (vectors, ends) in zip(missing, done, strict=True):
-            self._made[text] = _DocumentVectors(np.stack(vectors), np.array(ends))
+            self._made[text] = _DocumentVectors(_joined(vectors), np.array(ends))
 
     def alignments(self, task: SearchTask) -> NDArray[np.float64]:
         """The squared distance [queries] of each query and the passage that it belongs to, of a task that was ranked.
@@ -93,16 +95,33 @@ class ModelSearch:
         right = []
         for document, place in task.pairs:
             made = self._made[task.documents[document]]
-            right.append(made.vectors_PD[min(int(np.searchsorted(made.ends_P, place)), len(made.ends_P) - 1)])
-        return alignment(self._queries[task.name], np.stack(right))
+            number = min(int(np.searchsorted(made.ends_P, place)), len(made.ends_P) - 1)
+            right.append(made.vectors_PD[number : number + 1])
+        queries = self._queries[task.name]
+        parts = range(0, len(right), _PAIRS_AT_ONCE)
+        each = [(queries[n : n + _PAIRS_AT_ONCE], _joined(right[n : n + _PAIRS_AT_ONCE])) for n in parts]
+        return np.concatenate([alignment(_dense(one), _dense(other)) for one, other in each])
 
     def spread(self, task: SearchTask, seed: int) -> dict[str, Any]:
         """Uniformity and effective rank of the passages of a task that was ranked, some of them if they are many."""
         vectors_ND = self._passages(task)[0]
-        some = vectors_ND[sampled(len(vectors_ND), seed)]
+        chosen = sampled(len(vectors_ND), seed)
+        if isinstance(vectors_ND, SparseVectors):
+            some = coordinates(_dense(_joined([vectors_ND[number : number + 1] for number in chosen.tolist()])))
+        else:
+            some = vectors_ND[chosen]
         return {
             "uniformity": uniformity(some),
             "effective_rank": effective_rank(some),
             "dimension": self.encoder.width,
             "vectors": len(some),
         }
+
+
+def _joined(parts: Sequence[Any]) -> Vectors:
+    """Vectors one after the other, all of them dense or all sparse."""
+    return SparseVectors.joined(parts) if isinstance(parts[0], SparseVectors) else np.concatenate(parts)
+
+
+def _dense(vectors: Vectors) -> NDArray[np.float32]:
+    return vectors.dense() if isinstance(vectors, SparseVectors) else vectors

@@ -27,12 +27,15 @@ from unmask.errors import ModelError, SettingsError
 from unmask.folders.checksums import weights_fingerprint
 from unmask.folders.layout_names import Pooling
 from unmask.folders.sentence_files import pooling_file
+from unmask.searching.exact_search import Vectors
 from unmask.training.hardware import choose_device
 from unmask.using.embedding import EmbedSettings, embed_texts
 from unmask.using.loaded_model import Model, Precision, load
+from unmask.using.sparse_embedding import sparse_texts
 from unmask.values import load_json
 
 Similarity = Literal["cosine", "dot"]
+SPLADE: Literal["splade"] = "splade"
 _SETTINGS, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _MOST_TOKENS = 512  # of a passage, where nobody asks for more
@@ -43,14 +46,14 @@ class EncodingSettings:
     """How texts become vectors for search.
 
     Attributes:
-        pooling: As for `EmbedSettings`.
+        pooling: As for `EmbedSettings`; or `splade`, for sparse vectors.
         similarity: `cosine`, for which vectors are divided by their length, or `dot`.
         query_prompt, document_prompt: What stands before each query, and before each passage.
         passage_tokens: Tokens of a passage at most, with special ones and the prompt.
         overlap_tokens: How many of them it shares with the passage before it.
     """
 
-    pooling: Pooling
+    pooling: Pooling | Literal["splade"]
     similarity: Similarity
     query_prompt: str
     document_prompt: str
@@ -62,7 +65,7 @@ class EncodingSettings:
 class AskedEncoding:
     """What a user asks for; None takes what the model's folder says. Attributes as for `EncodingSettings`."""
 
-    pooling: Pooling | None = None
+    pooling: Pooling | Literal["splade"] | None = None
     similarity: Similarity | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
@@ -85,15 +88,22 @@ class SearchEncoder:
     @property
     def width(self) -> int:
         """Numbers of a vector."""
+        if self.is_sparse:
+            return int(self.model.predictor.config.vocab_size)
         return int(self.model.embedder.config.hidden_size)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether vectors have a number for each token of the vocabulary, most of which are 0."""
+        return self.settings.pooling == SPLADE
 
     def fingerprint(self) -> str:
         """A hash of weights, configuration and tokenizer: with another one, vectors are of another space."""
         parts = weights_fingerprint(self.model.folder), self.model.tokenizer.fingerprint
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
-    def embed_queries(self, texts: Sequence[str], names: Sequence[str] = ()) -> NDArray[np.float32]:
-        """Vectors [texts, width]; of a text longer than the model it is the mean of its parts.
+    def embed_queries(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
+        """Vectors [texts, width]; of a text longer than the model it is the mean (sparse: the maximum) of its parts.
 
         Raises:
             SettingsError: A text is empty, or holds what is no character.
@@ -103,7 +113,7 @@ class SearchEncoder:
                 raise SettingsError(f"query {number + 1} is empty; say what is looked for")
         return self._embed(self.settings.query_prompt, texts, names or [f"query {n + 1}" for n in range(len(texts))])
 
-    def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> NDArray[np.float32]:
+    def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
         """Vectors [texts, width] of passages, which `PassageCutter` makes short enough.
 
         Raises:
@@ -111,13 +121,21 @@ class SearchEncoder:
         """
         return self._embed(self.settings.document_prompt, texts, names)
 
-    def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> NDArray[np.float32]:
-        how = EmbedSettings(self.settings.pooling, self.settings.similarity == "cosine", "split")
+    def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:
         with_prompt = [prompt + text for text in texts] if prompt else texts
-        found = embed_texts(self.model.embedder, self.model.tokenizer, with_prompt, how, names=names).vectors
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.model.folder}: a vector is no finite number; the model is damaged or diverged")
+        tokenizer, unit = self.model.tokenizer, self.settings.similarity == "cosine"
+        if self.settings.pooling == SPLADE:
+            sparse = sparse_texts(self.model.predictor, tokenizer, with_prompt, "split", names=names)
+            self._check_finite(sparse.values)
+            return sparse.unit() if unit else sparse
+        how = EmbedSettings(self.settings.pooling, unit, "split")
+        found = embed_texts(self.model.embedder, tokenizer, with_prompt, how, names=names).vectors
+        self._check_finite(found)
         return found
+
+    def _check_finite(self, numbers: NDArray[np.float32]) -> None:
+        if not np.isfinite(numbers).all():
+            raise ModelError(f"{self.model.folder}: a vector is no finite number; the model is damaged or diverged")
 
 
 def open_encoder(
@@ -135,12 +153,12 @@ def open_encoder(
             of range.
     """
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
-    embedding = loaded.embed_settings(pooling=asked.pooling)  # asks the hub for its files where they lack
+    pooling = _pooling(loaded, asked)  # asks the hub for its files where they lack
     content, file = _read(loaded.folder / _SETTINGS), loaded.folder / _SETTINGS
     prompts = _prompts(content, file)
     found: dict[str, Any] = {
-        "pooling": embedding.pooling,
-        "similarity": _similarity(content, file, asked.similarity),
+        "pooling": pooling,
+        "similarity": _similarity(content, file, asked.similarity, usual="dot" if pooling == SPLADE else "cosine"),
         "query_prompt": prompts.get("query", ""),
         "document_prompt": next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), ""),
     }
@@ -155,6 +173,13 @@ def open_encoder(
             "half of them with the one before it"
         )
     return SearchEncoder(loaded, EncodingSettings(**found, passage_tokens=longest, overlap_tokens=overlap))
+
+
+def _pooling(model: Model, asked: AskedEncoding) -> Pooling | Literal["splade"]:
+    if asked.pooling == SPLADE or (asked.pooling is None and model.makes_sparse):
+        model.check_head()
+        return SPLADE
+    return model.embed_settings(pooling=asked.pooling).pooling
 
 
 def _longest(model: Model, asked: int | None) -> int:
@@ -178,8 +203,8 @@ def _prompts(content: dict[str, Any], file: Path) -> dict[str, str]:
     return {str(name): text or "" for name, text in prompts.items()}
 
 
-def _similarity(content: dict[str, Any], file: Path, asked: Similarity | None) -> Similarity:
-    said = content.get("similarity_fn_name") or "cosine" if asked is None else asked
+def _similarity(content: dict[str, Any], file: Path, asked: Similarity | None, *, usual: Similarity) -> Similarity:
+    said = content.get("similarity_fn_name") or usual if asked is None else asked
     if said not in get_args(Similarity):
         where = "--similarity" if asked is not None else f"{file}: similarity_fn_name"
         raise SettingsError(f"{where} {json.dumps(said)[:100]} is not offered; ask for --similarity cosine or dot")

@@ -29,6 +29,7 @@ from unmask.text.given import Texts
 from unmask.text.settings import DocumentUnit
 from unmask.text.table_rows import AskedColumn
 from unmask.using.loaded_model import Model, Precision
+from unmask.using.sparse_vectors import SparseVectors
 
 log = logging.getLogger("unmask")
 
@@ -223,7 +224,7 @@ class Index(Readable):
         if has_graph and (missing := why_missing()) is not None:
             log.warning("%s: all passages are searched, since %s", self.folder, missing)
             has_graph = False
-        if has_graph:
+        if has_graph and not isinstance(vectors_QD, SparseVectors):
             ranking = search_by_graph(self._stored, vectors_QD, top_k)
         else:
             ranking = search_exactly(vectors_QD, self._stored.blocks, top_k)

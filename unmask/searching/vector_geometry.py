@@ -48,6 +48,18 @@ def effective_rank(vectors_ND: NDArray[np.float32]) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
+def coordinates(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors [N, at most N] with the same inner products, which is all that the figures above depend on: short ones
+    in place of those that are longer than there are of them.
+    """
+    if vectors_ND.shape[1] <= len(vectors_ND):
+        return vectors_ND
+    wide = vectors_ND.astype(np.float64)
+    values, rotated = np.linalg.eigh(wide @ wide.T)
+    short: NDArray[np.float32] = (rotated * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
+    return short
+
+
 def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:
     """Which vectors are looked at: all, or that many of them, by the seed alone; sorted."""
     if num_vectors <= most:

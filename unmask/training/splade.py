@@ -16,6 +16,7 @@ Shape suffixes: T = positions of a batch, N = positions of texts, E = texts, V =
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,7 @@ from unmask.training.contrast import CONTRAST, TextTargets, VectorKind, contrast
 from unmask.training.objectives import JointLoss, Objective
 
 LOGITS = 1 << 25  # that are made at once: 128 MB in float32; those of one text in any case
+NUMBERS_A_TOKEN = 2.0  # that are not 0 when training begins
 RISING = 1 / 3  # share of the training in which the regulariser's weight grows
 
 
@@ -73,6 +75,24 @@ def _groups(lengths: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 
 SPARSE = VectorKind(splade_vectors, unit=False)
+
+
+def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
+    """What all logits are to be less by for texts to have `NUMBERS_A_TOKEN` numbers for each of their tokens, at most.
+
+    The loss of masked tokens does not depend on a number that is added to all logits, and so says nothing of where they
+    stand: a model that has learned nothing else may have positive ones for most of the vocabulary, and with them
+    products in the thousands, of which training would ruin it before it finds out.
+
+    Args:
+        vectors_EV: Of some texts, as `splade_vectors` makes them.
+        num_tokens: Of these texts.
+    """
+    most = round(NUMBERS_A_TOKEN * num_tokens)
+    numbers = vectors_EV[vectors_EV > 0]
+    if len(numbers) <= most:
+        return 0.0
+    return math.expm1(float(numbers.kthvalue(len(numbers) - most).values))
 
 
 def flops(vectors_EV: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def embed_texts(
     for begin in range(0, len(texts), PART_TEXTS):
         part = texts[begin : begin + PART_TEXTS]
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        sequences, owners, long = _sequences(model, tokenizer, part, settings.long_texts, called)
+        sequences, owners, long = windows_of(model, tokenizer, part, settings.long_texts, called)
         vectors[begin : begin + len(part)] = pooled(model, tokenizer, sequences, owners, settings, len(part))
         around = len(tokenizer.special.around)
         num_tokens += sum(map(len, sequences)) - around * len(sequences)
@@ -94,10 +94,14 @@ def embed_texts(
     return Embedded(vectors, num_tokens, num_long)
 
 
-def _sequences(
+def windows_of(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, called: Sequence[str]
 ) -> tuple[list[NDArray[np.int32]], NDArray[np.int64], int]:
-    """Token ids, which text each belongs to, and how many texts are longer than the model."""
+    """Token ids, which text each belongs to, and how many texts are longer than the model.
+
+    Raises:
+        SettingsError: As `embed_texts`.
+    """
     for name, text in zip(called, texts, strict=True):
         if not isinstance(text, str):
             raise SettingsError(f"{name} is {type(text).__name__}, not a text")

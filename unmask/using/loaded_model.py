@@ -15,7 +15,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.folders.checksums import files_checked
 from unmask.folders.layout_names import Pooling
 from unmask.folders.model_folder import find_model, has_prediction_head, load_model, read_config_file
-from unmask.folders.sentence_files import read_normalize, read_pooling
+from unmask.folders.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
 from unmask.folders.task_folder import TaskNetwork
 from unmask.folders.transformers_folder import (
     check_transformers,
@@ -256,14 +256,32 @@ class Model(Readable):
                 damaged.
             SettingsError: Something is asked for that there is not.
         """
-        if self.hub is not None and not self._hub_was_asked and (pooling is None or normalize is None):
-            fetch_sentence_files(self.hub, self.folder)
-            self._hub_was_asked = True
+        if pooling is None or normalize is None:
+            self._ask_hub()
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
             read_normalize(self.folder) if normalize is None else normalize,
             long_texts,
         )
+
+    def _ask_hub(self) -> None:
+        """Has what the hub says of how vectors are made beside the model, once."""
+        if self.hub is not None and not self._hub_was_asked:
+            fetch_sentence_files(self.hub, self.folder)
+            self._hub_was_asked = True
+
+    @property
+    def makes_sparse(self) -> bool:
+        """Whether the folder's files ask for sparse vectors (SPLADE), which `sparse_texts` makes.
+
+        Raises:
+            ModelError: A file is damaged, or they are made in a way that is not offered.
+        """
+        self._ask_hub()
+        if sparse_file(self.folder) is None:
+            return False
+        check_splade(self.folder)
+        return True
 
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measuring.pseudo_likelihood`.

@@ -1,7 +1,7 @@
 r"""What `unmask embedder` is worth, beside TSDAE and SimCSE of sentence-transformers, and how fast it trains.
 
     python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 3] \
-        [--results docs/measured/embedder.jsonl] [--out docs/results.md]
+        [--holdout 0.05] [--results docs/measured/embedder.jsonl] [--out docs/results.md]
 
 Of each text a masked language model is pretrained with the defaults. All ways begin with it, learn from the same
 documents for so many minutes of wall-clock (reading text does not count) and are measured by `unmask.evaluate_search`
@@ -9,6 +9,7 @@ on documents that neither the model nor they have seen: crops taken out of them,
 
     mean      the masked language model's mean, as it is            bm25, tfidf   no model
     unmask    `unmask embedder` with its defaults
+    sparse    `unmask embedder --sparse`
     tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at 3e-5
     simcse    `MultipleNegativesRankingLoss` of texts with themselves, dropout 0.1, AdamW at 3e-5
     speed     tokens a second of ours and of `CachedMultipleNegativesRankingLoss`, in turns, on pairs of the same texts,
@@ -47,7 +48,7 @@ from unmask.recipe.architecture import checkpoint_sha256
 from unmask.searching.item_documents import HELD_OUT, held_out_rule
 from unmask.text.corpus import Corpus
 
-WAYS = ("mean", "unmask", "tsdae", "simcse", "speed")
+WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
 WORDS = ("bm25", "tfidf")  # measured with the mean
 FIGURES = ("recall_at_10", "ndcg_at_10")
 PASSAGE_WORDS = 100
@@ -77,10 +78,13 @@ def figures_of(model: Path, corpus: Path, baselines: Sequence[str] = ()) -> dict
     }
 
 
-def train_ours(model: Path, corpus: Path, out: Path, minutes: float, seed: int) -> dict[str, Any]:
+def train_ours(
+    model: Path, corpus: Path, out: Path, minutes: float, seed: int, *, sparse: bool = False
+) -> dict[str, Any]:
     shutil.rmtree(out, ignore_errors=True)
-    summary = unmask.embedder(model, [corpus], out=out, minutes=minutes, seed=seed).summary
-    return {name: summary[name] for name in ("model", "steps", "tokens_seen", "seconds", "tokens_per_second")}
+    summary = unmask.embedder(model, [corpus], out=out, minutes=minutes, seed=seed, sparse=sparse).summary
+    kept = ("model", "steps", "tokens_seen", "seconds", "tokens_per_second", "nonzero")
+    return {name: summary[name] for name in kept if summary[name] is not None}
 
 
 def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
@@ -231,8 +235,9 @@ def measure(way: str, model: Path, corpus: Path, asked: argparse.Namespace, seed
     if way == "mean":
         found = figures_of(model, corpus, WORDS)
         return {"mean": found.pop(str(model)), **found}
-    if way == "unmask":
-        return with_figures(train_ours(model, corpus, asked.work / "ours", asked.minutes, seed), corpus)
+    if way in ("unmask", "sparse"):
+        trained = train_ours(model, corpus, asked.work / way, asked.minutes, seed, sparse=way == "sparse")
+        return with_figures(trained, corpus)
     passages = passages_of(corpus, model)
     how = {"seed": seed, "precision": asked.peer_precision}
     if way == "speed":
@@ -258,7 +263,8 @@ def settings_hash(corpus: Path, model: Path, minutes: float) -> str:
 def pretrained(name: str, corpus: Path, asked: argparse.Namespace) -> Path:
     """The masked language model that all ways begin with; made once."""
     out = asked.work / f"pretrained-{name}"
-    unmask.pretrain([corpus], out=out, minutes=asked.pretrain_minutes, resume=True)
+    settings = {} if asked.holdout is None else {"corpus.holdout": asked.holdout}
+    unmask.pretrain([corpus], out=out, minutes=asked.pretrain_minutes, settings=settings, resume=True)
     return out / "model"
 
 
@@ -309,6 +315,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="page with a place for the table")
     parser.add_argument("--work", type=Path, default=Path("runs/embedder-benchmark"))
     parser.add_argument("--pretrain-minutes", type=float, default=10.0)
+    parser.add_argument("--holdout", type=float, help="share of the documents that is asked for, where they are few")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS))

@@ -30,7 +30,8 @@ PARTS = FAST | {
     "embedder.learning_rate": 1e-3,
 }
 LARGE = FAST | {"embedder.batch_size": 32}
-SPARSE = FAST | {"embedder.sparse.first_weight": 1e-3, "embedder.sparse.second_weight": 1e-3}
+SPARSE = FAST | {f"embedder.sparse.{name}_weight": 1e-3 for name in ("first", "second")}
+SPARSE |= {"embedder.temperature": 1.0}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {"settings": FAST | {"embedder.learn_temperature": True}},
     "parts": {"settings": PARTS},  # in rows one at a time, of which the processes have unequal numbers

@@ -77,6 +77,39 @@ def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytes
         assert 0 < sum(number == 0 for number in wanted) < len(wanted)
 
 
+@pytest.mark.parametrize("places", [1, 1 << 22])
+def test_gradients_are_those_of_the_expression(
+    make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, places: int
+) -> None:
+    """Of hidden states, the embedding matrix, the bias and the layers before it; a text without a number among them."""
+    monkeypatch.setattr(splade, "LOGITS", 1)
+    monkeypatch.setattr(splade, "_PLACES", places)
+    model = make_model()
+    with torch.no_grad():
+        model.head.bias.normal_(generator=torch.Generator().manual_seed(1))
+    none, lengths = torch.zeros(0, dtype=torch.int64), (2, 5, 1)
+    of = TextTargets(torch.arange(8), none, none, none, none, none, 1, lengths=lengths)
+    hidden = torch.randn(8, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 3
+    weights = torch.randn(3, model.config.vocab_size, generator=torch.Generator().manual_seed(2))
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        texts = model.head(x, model.encoder.tokens).split(list(lengths))
+        return torch.stack([each.max(0).values for each in texts]).relu().log1p()
+
+    found = []
+    for make in (plain, lambda x: splade_vectors(model, x, of)):
+        model.zero_grad()
+        x = hidden.clone().requires_grad_()
+        (make(x) * weights).sum().backward()
+        learned = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+        found.append({"x": x.grad, **learned})
+    assert found[0].keys() == found[1].keys() > {"x", "head.bias", "head.dense.weight"}
+    for name, gradient in found[0].items():
+        assert gradient is not None
+        assert gradient.abs().sum() > 0, name
+        torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
 def test_the_regulariser_by_hand() -> None:
     vectors = torch.tensor([[1.0, 0.0, 4.0], [3.0, 0.0, 0.0]])
     assert float(flops(vectors)) == 2.0**2 + 0.0 + 2.0**2

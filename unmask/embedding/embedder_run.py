@@ -51,7 +51,7 @@ from unmask.training.splade import SPARSE, splade_objective, surplus
 EVALUATION = "evaluation"
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _LOOK_ROWS = 32  # of texts that tell how sparse vectors are before the training
-_SPARSE_STAGES = 4  # largest logits, relu, logarithm, and the gradient
+_SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
 _TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
 
 

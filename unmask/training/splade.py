@@ -8,8 +8,8 @@
 Texts are compared by the product of their vectors. What makes vectors sparse is a second loss, an estimate of what a
 search in an index of them costs (FLOPS): of each token the mean over the texts, squared, and the sum of these.
 
-Logits of all positions are never there at once: they are made for some whole texts at a time, and again in the
-backward pass. What is kept is a vector of each text.
+Logits of all positions are never there at once: they are made for some whole texts at a time. What is kept is a vector
+of each text, and of which positions its numbers are.
 
 Shape suffixes: T = positions of a batch, N = positions of texts, E = texts, V = vocabulary, D = hidden size.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.nn import functional
 
 from unmask.network.encoder import MaskedLM
 from unmask.network.loss import Losses
@@ -33,6 +33,7 @@ from unmask.training.objectives import JointLoss, Objective
 
 LOGITS = 1 << 25  # that are made at once: 128 MB in float32; those of one text in any case
 NUMBERS_A_TOKEN = 2.0  # that are not 0 when training begins
+_PLACES = 1 << 22  # that are looked at at once for where a number comes from
 RISING = 1 / 3  # share of the training in which the regulariser's weight grows
 
 
@@ -49,18 +50,79 @@ def splade_vectors(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets) -> Te
     x_ND = model.head.transform(hidden_TD).index_select(0, texts.positions_N)
     if not texts.lengths:  # of empty rows: none, with a graph as any others
         return model.head.decode(x_ND, model.encoder.tokens).float()
-    found, begin = [], 0
-    for lengths in _groups(texts.lengths, max(1, LOGITS // model.config.vocab_size)):
-        end = begin + sum(lengths)
-        found.append(checkpoint(_pooled, model, x_ND[begin:end], lengths, use_reentrant=False))
-        begin = end
+    found: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, texts.lengths)
+    return found
+
+
+class _Pooled(torch.autograd.Function):
+    """Sparse vectors of texts that stand one behind another.
+
+    A number that is not 0 comes from one position of its text (of several equal ones the first), and all others have
+    no gradient. So what is kept for the backward pass is where they come from, and sums over these places take the
+    place of products with the whole vocabulary: three of four products of a step, and passes over all logits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        weights_VD, bias = tokens_VD.to(x_ND.dtype), bias_V.to(x_ND.dtype)
+        vectors, sources = [], []
+        begin = first = 0
+        for group in _groups(lengths, max(1, LOGITS // len(weights_VD))):
+            end = begin + sum(group)
+            logits_NV = functional.linear(x_ND[begin:end], weights_VD, bias)
+            largest_EV = torch.stack([of_text.amax(0) for of_text in logits_NV.split(list(group))])
+            if any(ctx.needs_input_grad):
+                text_Z, token_Z = torch.nonzero(largest_EV > 0, as_tuple=True)
+                place_Z = _places(logits_NV, largest_EV, group, text_Z, token_Z)
+                sources.append(torch.stack([text_Z + first, token_Z, place_Z + begin]))
+            # The logarithm rises, so the maximum may be taken before it.
+            vectors.append(largest_EV.float().relu().log1p())
+            begin, first = end, first + len(group)
+        vectors_EV = torch.cat(vectors)
+        if sources:
+            ctx.save_for_backward(x_ND, tokens_VD, vectors_EV, torch.cat(sources, 1))
+        return vectors_EV
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x_ND, tokens_VD, vectors_EV, sources = ctx.saved_tensors
+        text_Z, token_Z, place_Z = sources
+        # Of log(1 + x) at x > 0: 1 / (1 + x).
+        gradient_Z = gradients[0][text_Z, token_Z] * torch.exp(-vectors_EV[text_Z, token_Z])
+        to_x_ND = _sums(place_Z, token_Z, gradient_Z, tokens_VD, len(x_ND))
+        to_tokens_VD = _sums(token_Z, place_Z, gradient_Z, x_ND, len(tokens_VD))
+        to_bias_V = torch.zeros(len(tokens_VD), device=x_ND.device)
+        return (
+            to_x_ND.to(x_ND.dtype),
+            to_tokens_VD.to(tokens_VD.dtype),
+            to_bias_V.index_add(0, token_Z, gradient_Z),
+            None,
+        )
+
+
+def _places(logits_NV: Tensor, largest_EV: Tensor, lengths: Sequence[int], text_Z: Tensor, token_Z: Tensor) -> Tensor:
+    """[Z]: the first position at which each largest logit stands, of texts one behind another."""
+    device = logits_NV.device
+    length_E = torch.tensor(lengths, device=device)
+    begin_E = length_E.cumsum(0) - length_E
+    within_S = torch.arange(max(lengths), device=device)
+    found = []
+    for text_C, token_C in zip(*(each.split(_PLACES // len(within_S) + 1) for each in (text_Z, token_Z)), strict=True):
+        inside_CS = within_S < length_E[text_C, None]
+        place_CS = begin_E[text_C, None] + torch.where(inside_CS, within_S, 0)
+        equal_CS = logits_NV[place_CS, token_C[:, None]] == largest_EV[text_C, token_C][:, None]
+        found.append(begin_E[text_C] + (equal_CS & inside_CS).to(torch.uint8).argmax(1))
     return torch.cat(found)
 
 
-def _pooled(model: MaskedLM, x_ND: Tensor, lengths: Sequence[int]) -> Tensor:
-    logits_NV = model.head.decode(x_ND, model.encoder.tokens)
-    # The logarithm rises, so the maximum may be taken before it.
-    return torch.stack([of_text.amax(0) for of_text in logits_NV.split(list(lengths))]).float().relu().log1p()
+def _sums(into_Z: Tensor, from_Z: Tensor, weights_Z: Tensor, rows_RD: Tensor, count: int) -> Tensor:
+    """[count, D], float32: of each place the sum of what goes into it, in an order that is the same each time."""
+    order_Z = torch.argsort(into_Z, stable=True)
+    begins = torch.bincount(into_Z, minlength=count).cumsum(0)
+    offsets = torch.cat([begins.new_zeros(1), begins[:-1]])
+    return functional.embedding_bag(
+        from_Z[order_Z], rows_RD.float(), offsets, mode="sum", per_sample_weights=weights_Z[order_Z]
+    )
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterator[Sequence[int]]:

@@ -1,7 +1,7 @@
 r"""What `unmask embedder` is worth, beside TSDAE and SimCSE of sentence-transformers, and how fast it trains.
 
     python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 3] \
-        [--holdout 0.05] [--results docs/measured/embedder.jsonl] [--out docs/results.md]
+        [--holdout NAME=SHARE...] [--results docs/measured/embedder.jsonl] [--out docs/results.md]
 
 Of each text a masked language model is pretrained with the defaults. All ways begin with it, learn from the same
 documents for so many minutes of wall-clock (reading text does not count) and are measured by `unmask.evaluate_search`
@@ -263,7 +263,8 @@ def settings_hash(corpus: Path, model: Path, minutes: float) -> str:
 def pretrained(name: str, corpus: Path, asked: argparse.Namespace) -> Path:
     """The masked language model that all ways begin with; made once."""
     out = asked.work / f"pretrained-{name}"
-    settings = {} if asked.holdout is None else {"corpus.holdout": asked.holdout}
+    shares = dict(each.split("=") for each in asked.holdout)
+    settings = {"corpus.holdout": float(shares[name])} if name in shares else {}
     unmask.pretrain([corpus], out=out, minutes=asked.pretrain_minutes, settings=settings, resume=True)
     return out / "model"
 
@@ -288,9 +289,10 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             found[line["corpus"], line["way"]].append(line.get("figures", line))
     yield "| text | way | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
-    for (corpus, way), each in found.items():
-        if way == "speed":
-            continue
+    corpora = dict.fromkeys(corpus for corpus, _ in found)
+    shown = (*WORDS, *(way for way in WAYS if way != "speed"))
+    for corpus, way in ((corpus, way) for corpus in corpora for way in shown if (corpus, way) in found):
+        each = found[corpus, way]
         cells = [
             over_seeds([figures[task][key] for figures in each]) if task in each[0] else ""
             for task in ("crop", "title")
@@ -315,7 +317,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="page with a place for the table")
     parser.add_argument("--work", type=Path, default=Path("runs/embedder-benchmark"))
     parser.add_argument("--pretrain-minutes", type=float, default=10.0)
-    parser.add_argument("--holdout", type=float, help="share of the documents that is asked for, where they are few")
+    parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="of the documents, where few")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS))

@@ -68,7 +68,7 @@ def hub_name(source: str | Path) -> HubName | None:
 
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+MODULES, POOLING, SPARSE_POOLING = "modules.json", "1_Pooling/config.json", "1_SpladePooling/config.json"
 _VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -77,7 +77,7 @@ _OF_TOKENIZERS = (
     *_VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 _OF_NETWORKS = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json")
-_OF_SENTENCES = (MODULES, POOLING, "sentence_bert_config.json", "config_sentence_transformers.json")
+_OF_SENTENCES = (MODULES, POOLING, SPARSE_POOLING, "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 @dataclass(frozen=True)
@@ -280,27 +280,34 @@ def fetch_sentence_files(wanted: HubName, folder: Path) -> None:
         wanted: The model.
         folder: Of its copy, which the cache calls by its commit.
     """
+    if not _fetched(wanted, folder, MODULES):
+        return
+    is_sparse = "SpladePooling" in (folder / MODULES).read_text(encoding="utf-8", errors="replace")
+    _fetched(wanted, folder, SPARSE_POOLING if is_sparse else POOLING)
+
+
+def _fetched(wanted: HubName, folder: Path, name: str) -> bool:
+    """Whether a copy has a file now."""
     import huggingface_hub
     from huggingface_hub import errors
 
-    for name in (MODULES, POOLING):
-        if (folder / name).is_file():
-            continue
-        if _is_known_to_lack(wanted.name, folder.name, name):
-            return
-        try:
-            huggingface_hub.hf_hub_download(wanted.name, name, revision=folder.name)
-        except failures() as error:
-            is_answer = isinstance(error, errors.EntryNotFoundError)
-            if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
-                log.warning(
-                    "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling is a "
-                    "guess, unless it is asked for by name (--pooling, or pooling=)",
-                    wanted,
-                    name,
-                    cause_of(error),
-                )
-            return
+    if (folder / name).is_file():
+        return True
+    if _is_known_to_lack(wanted.name, folder.name, name):
+        return False
+    try:
+        huggingface_hub.hf_hub_download(wanted.name, name, revision=folder.name)
+    except failures() as error:
+        is_answer = isinstance(error, errors.EntryNotFoundError)
+        if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
+            log.warning(
+                "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling is a "
+                "guess, unless it is asked for by name (--pooling, or pooling=)",
+                wanted,
+                name,
+                cause_of(error),
+            )
+    return (folder / name).is_file()
 
 
 def _is_known_to_lack(name: str, commit: str, file: str) -> bool:

@@ -77,16 +77,18 @@ def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytes
         assert 0 < sum(number == 0 for number in wanted) < len(wanted)
 
 
-@pytest.mark.parametrize("places", [1, 1 << 22])
+@pytest.mark.parametrize(("logits", "places", "least"), [(1, 1, 0.0), (1 << 25, 1 << 22, 0.0), (1 << 25, 64, -2.5)])
 def test_gradients_are_those_of_the_expression(
-    make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, places: int
+    make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, logits: int, places: int, least: float
 ) -> None:
-    """Of hidden states, the embedding matrix, the bias and the layers before it; a text without a number among them."""
-    monkeypatch.setattr(splade, "LOGITS", 1)
+    """Of hidden states, the embedding matrix, the bias and the layers before it: of texts one by one and all at once,
+    and of ones that have few numbers.
+    """
+    monkeypatch.setattr(splade, "LOGITS", logits)
     monkeypatch.setattr(splade, "_PLACES", places)
     model = make_model()
     with torch.no_grad():
-        model.head.bias.normal_(generator=torch.Generator().manual_seed(1))
+        model.head.bias.normal_(mean=least, generator=torch.Generator().manual_seed(1))
     none, lengths = torch.zeros(0, dtype=torch.int64), (2, 5, 1)
     of = TextTargets(torch.arange(8), none, none, none, none, none, 1, lengths=lengths)
     hidden = torch.randn(8, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 3
@@ -100,7 +102,9 @@ def test_gradients_are_those_of_the_expression(
     for make in (plain, lambda x: splade_vectors(model, x, of)):
         model.zero_grad()
         x = hidden.clone().requires_grad_()
-        (make(x) * weights).sum().backward()
+        vectors = make(x)
+        assert bool((vectors > 0).float().mean() < 0.2) == (least < 0)
+        (vectors * weights).sum().backward()
         learned = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
         found.append({"x": x.grad, **learned})
     assert found[0].keys() == found[1].keys() > {"x", "head.bias", "head.dense.weight"}
@@ -228,6 +232,11 @@ def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, mai
     code, _, err = main(*command, "--overwrite", "--approximate")
     assert code == 2
     assert "--approximate: a graph is made of dense vectors" in err
+    block = out / "blocks" / "00001.npy"
+    line = np.load(block)
+    np.save(block, np.where(np.arange(len(line)) == sparse.dimension + 1, 99, line).astype(line.dtype))
+    with pytest.raises(DataError, match=r"blocks: damaged \(posting lists of vectors that are none of 8\)"):
+        unmask.Index(out).query(some)
     facts = json.loads((out / "search.json").read_text())
     (out / "search.json").write_text(json.dumps(facts | {"dimension": 7}))
     with pytest.raises(DataError, match=r"00000.npy: damaged \("):
@@ -255,10 +264,16 @@ def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Pat
     ours, theirs = (found.vectors[str(folder)] for folder in (sparse.folder / "model", base))
     assert ours["dimension"] == sparse.dimension > theirs["dimension"]
     assert 1 < ours["effective_rank"] <= sparse.dimension
-    assert 0 < ours["alignment"]["crop"] < 4
-    # Vectors of numbers that are not below 0 are compared by products, and by nothing but what they share.
-    assert found["encoding"][str(sparse.folder / "model")]["similarity"] == "dot"
-    assert 0 < found.tasks["crop"]["systems"][str(sparse.folder / "model")]["recall_at_10"] <= 1
+    assert 0 < ours["alignment"]["crop"] < 2, "numbers below 0 are none of theirs"
+    encoding = found["encoding"][str(sparse.folder / "model")]
+    assert (encoding["pooling"], encoding["similarity"]) == ("splade", "dot")
+    systems = found.tasks["crop"]["systems"]
+    assert systems[str(sparse.folder / "model")]["ndcg_at_10"] > 0.1
+    dense = open_encoder(sparse.folder / "model", AskedEncoding(pooling="mean"))
+    assert (dense.settings.similarity, dense.width) == ("cosine", theirs["dimension"])
+    assert np.linalg.norm(dense.embed_queries(["the king"])) == pytest.approx(1.0)
+    with pytest.raises(ModelError, match="makes no sparse vectors"):
+        open_encoder(base, AskedEncoding(pooling="splade"))
 
 
 def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +290,9 @@ def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch:
     ]
     (one, loss), (other, same_loss) = ((each.nonzero["before"], each.before["mlm_loss"]) for each in found)
     assert 1 < one < 50
+    again = unmask.embedder(found[0].folder / "model", [corpus], out=tmp_path / "again", steps=1, sparse=True,
+                            settings=FAST)  # fmt: skip
+    assert again.nonzero["before"] == pytest.approx(found[0].nonzero["after"], rel=1e-6), "what it learned stays"
     assert other == pytest.approx(one, rel=0.05)
     assert same_loss == pytest.approx(loss, rel=1e-4)
 

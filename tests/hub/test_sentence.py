@@ -17,7 +17,8 @@ from huggingface_hub import constants, errors
 import unmask
 from tests.hub.helpers import COMMIT, denied, put_in_cache
 from unmask.exporting.checked_model import open_checked_model
-from unmask.hub import MODULES, POOLING
+from unmask.hub import MODULES, POOLING, SPARSE_POOLING
+from unmask.searching.search_encoder import AskedEncoding, open_encoder
 
 NAME = "owner/name"
 TEXTS = ["The cat sees the dog.", "the king at sea"]
@@ -75,6 +76,18 @@ def make_sentence_encoder(folder: Path) -> None:
     (folder / MODULES).write_text(json.dumps(modules))
     (folder / POOLING).parent.mkdir()
     (folder / POOLING).write_text(json.dumps({"pooling_mode": "cls"}))
+
+
+def test_how_sparse_vectors_are_made_is_fetched(download: FakeDownload, model_folder: Path) -> None:
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
+        for n, (kind, path) in enumerate([("models.MLMTransformer", ""), ("models.SpladePooling", "1_SpladePooling")])
+    ]
+    (model_folder / MODULES).write_text(json.dumps(modules))
+    (model_folder / SPARSE_POOLING).parent.mkdir()
+    (model_folder / SPARSE_POOLING).write_text(json.dumps({"pooling_strategy": "max"}))
+    assert open_encoder(NAME, AskedEncoding()).is_sparse
+    assert download.asked == [MODULES, SPARSE_POOLING]
 
 
 def test_what_the_copy_lacks_is_fetched_once(

@@ -72,6 +72,16 @@ def test_posting_lists_give_what_sorting_gives(size: int, top_k: int, monkeypatc
         search_exactly(SparseVectors.of(queries[:, :8]), blocks_of(searched, DOCUMENTS), 1)
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_query_that_shares_nothing_finds_nothing(size: int) -> None:
+    """Neither with a block nor with any, nor where it is empty itself."""
+    searched = SparseVectors.of(np.array([[0, 3, 0], [0, 2, 0], [5, 0, 0]], dtype=np.float32))
+    for query, wanted in (([1, 0, 0], [2, -1]), ([0, 0, 1], [-1, -1]), ([0, 0, 0], [-1, -1])):
+        asked = SparseVectors.of(np.array([query], dtype=np.float32))
+        found = search_exactly(asked, blocks_of(searched, np.arange(3), size), 2)
+        assert found.documents_QK.tolist() == [wanted]
+
+
 def test_sparse_vectors() -> None:
     """Parts, lengths, and posting lists in a line."""
     vectors = SparseVectors.of(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
@@ -84,6 +94,16 @@ def test_sparse_vectors() -> None:
     for wrong in (line[:-1], line[:3], line.astype(np.int64)):
         with pytest.raises(ValueError, match="numbers"):
             Postings.of_array(wrong, width=4, count=3)
+    for place in (0, 2):
+        changed = line.copy()
+        changed[place] = -7
+        with pytest.raises(ValueError, match="do not begin one behind the other"):
+            Postings.of_array(changed, width=4, count=3)
+    for number in (3, -1, 1 << 30):
+        changed = line.copy()
+        changed[5] = number  # a vector
+        with pytest.raises(ValueError, match="of vectors that are none of 3"):
+            Postings.of_array(changed, width=4, count=3).products(np.arange(4, dtype=np.int32), np.ones(4, np.float32))
 
 
 def test_it_finds_what_sentence_transformers_finds() -> None:

@@ -86,6 +86,9 @@ def test_geometry_of_vectors() -> None:
     assert short.shape == (4, 4)
     np.testing.assert_allclose(short @ short.T, wide @ wide.T, atol=1e-5)
     assert coordinates(same) is same
+    with_nothing = np.concatenate([wide, np.zeros((2, 16), dtype=np.float32)])
+    assert effective_rank(coordinates(with_nothing)) == pytest.approx(4.0)
+    assert effective_rank(np.zeros((3, 2), dtype=np.float32)) == 1.0
     assert sampled(5, seed=0, most=9).tolist() == [0, 1, 2, 3, 4]
     some = sampled(100, seed=1, most=9)
     assert (len(set(some.tolist())), some.tolist()) == (9, sampled(100, seed=1, most=9).tolist())

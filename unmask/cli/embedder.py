@@ -25,7 +25,7 @@ def embedder(  # noqa: PLR0913, PLR0917  (one parameter an option)
         typer.Option(help="Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label."),
     ] = None,
     sparse: Annotated[
-        bool, typer.Option("--sparse", help="Sparse vectors (SPLADE), for sentence-transformers' SparseEncoder.")
+        bool, typer.Option("--sparse", help="Sparse vectors (SPLADE), a number a token of the vocabulary.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of order, crops and masks. \\[default: 0]")] = None,
     settings: Annotated[

@@ -92,7 +92,7 @@ PassageTokensOption = Annotated[
     typer.Option(help="Tokens of a passage of a long document. \\[default: what the model takes, at most 512]"),
 ]
 SimilarityOption = Annotated[
-    Similarity | None, typer.Option(help="\\[default: what the model's folder says, else cosine]")
+    Similarity | None, typer.Option(help="\\[default: what the model's folder says, else cosine; dot of sparse ones]")
 ]
 
 

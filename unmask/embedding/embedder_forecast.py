@@ -110,6 +110,7 @@ def forecast_embedder(  # noqa: PLR0913  (as `embedder`)
 
 
 def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> EmbedderForecast:
+    run.make_ready()
     made = train(run.state, run.stream, run.masker, run.training, objectives=run.others, leading=run.leading)
     step_seconds, step_tokens = step_cost(made, NUM_STEPS, within=STEPS_SECONDS)
     minutes, steps = request.choice.budget.minutes, request.choice.budget.steps

@@ -17,6 +17,7 @@ from unmask.embedding.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.errors import UnmaskError
 from unmask.files import typed
 from unmask.folders.card_head import CARD, change_card
+from unmask.folders.sentence_files import sparse_file
 from unmask.pretraining.run_reporter import Reporter, SilentReporter, usual_reporter
 from unmask.pretraining.training_run import Interruption
 from unmask.progress import duration
@@ -184,5 +185,6 @@ def begin_run(
         group, lambda: open_data(folder, request, reporter, goes_on=goes_on or not group.is_first)
     )
     beginning = request.beginning
-    plan = EmbedderPlan(request.fitted, request.choice.budget, data.fingerprint)
+    goes_on_sparse = sparse_file(beginning.folder) is not None
+    plan = EmbedderPlan(request.fitted, request.choice.budget, data.fingerprint, goes_on_sparse)
     return EmbedderRun(folder, beginning.load(), beginning.tokenizer, data.pairs, plan, reporter, interruption, group)

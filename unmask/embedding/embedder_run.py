@@ -12,7 +12,7 @@ from unmask.embedding.embedder_folder import EmbedderFolder
 from unmask.embedding.hard_negatives import load_negatives, mine, save_negatives
 from unmask.embedding.pair_data import PairData
 from unmask.embedding.pair_stream import PairStream
-from unmask.embedding.retrieval import EmbedderMeasured, measure, text_vectors
+from unmask.embedding.retrieval import EmbedderMeasured, measure, surplus_of
 from unmask.embedding.settings import EmbedderSettings
 from unmask.errors import DivergedError, EndedElsewhereError
 from unmask.files import typed
@@ -24,8 +24,6 @@ from unmask.network.heads import ContrastHead
 from unmask.pretraining.run_metrics import MetricsFile, NoMetrics, read_metrics
 from unmask.pretraining.run_reporter import Reporter
 from unmask.pretraining.training_run import CHECKPOINT_SECONDS, Interrupted, Interruption
-from unmask.rows.stream import Cursor
-from unmask.runner import evaluating
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.training.budget import Budget
 from unmask.training.checkpoints import (
@@ -46,11 +44,10 @@ from unmask.training.objectives import PREDICT_MASKED, Objective
 from unmask.training.optimizer import Optimizer
 from unmask.training.retries import in_smaller_parts
 from unmask.training.settings import TrainingSettings
-from unmask.training.splade import SPARSE, splade_objective, surplus
+from unmask.training.splade import SPARSE, lower_logits, splade_objective
 
 EVALUATION = "evaluation"
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
-_LOOK_ROWS = 32  # of texts that tell how sparse vectors are before the training
 _SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
 _TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
 
@@ -71,11 +68,13 @@ class EmbedderPlan:
         settings: As given, with crops that fit the model.
         budget: How long.
         fingerprint: Of model, text and settings; checkpoints belong to it.
+        goes_on_sparse: Whether the model makes sparse vectors already.
     """
 
     settings: EmbedderSettings
     budget: EmbedderBudget
     fingerprint: str
+    goes_on_sparse: bool = False
 
 
 def training_settings(
@@ -157,7 +156,7 @@ class EmbedderRun:
         self.group = group
         self.folder, self.settings, self.data = folder, settings, data
         self.reporter, self.interruption = reporter, interruption
-        self.fingerprint = plan.fingerprint
+        self.fingerprint, self.goes_on_sparse = plan.fingerprint, plan.goes_on_sparse
         device = choose_device()
         self.stream = PairStream(
             data.tokens,
@@ -224,7 +223,7 @@ class EmbedderRun:
             self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
         self.history = by_first(self.group, self._evaluations)
         if self.state.step == 0:
-            self._lower_logits()
+            self.make_ready()
             self._evaluate()
         with (
             self.interruption.patience(),
@@ -237,22 +236,13 @@ class EmbedderRun:
         self.group.told([0.0], patient=True)  # by now the first one's thread has all files
         alike(self.group, self._take_best)
 
-    def _lower_logits(self) -> None:
-        """Has sparse vectors begin sparse, which changes nothing of what the model says of masked tokens."""
-        if self.settings.sparse is None:
+    def make_ready(self) -> None:
+        """What is done to a model that has learned nothing of this training: sparse vectors begin sparse."""
+        if self.settings.sparse is None or self.goes_on_sparse:
             return
-        model = self.state.model
-
-        def find() -> float:
-            rows = self.stream.batch(Cursor(), 0).rows.part(0, _LOOK_ROWS)
-            with evaluating(model):
-                vectors_EV, _ = text_vectors(model, rows, SPARSE)
-            return surplus(vectors_EV, int((rows.segment_ids >= 0).sum()))
-
-        less = by_first(self.group, find)
+        less = by_first(self.group, lambda: surplus_of(self.state.model, self.stream))
         if less > 0.0:
-            with torch.no_grad():
-                model.head.bias.sub_(less)
+            lower_logits(self.state.model, less)
             self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
 
     def _announce(self) -> None:

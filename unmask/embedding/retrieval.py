@@ -16,11 +16,14 @@ from unmask.embedding.pair_stream import DrawnPairs, PairStream
 from unmask.masking.masker import Masker
 from unmask.network.encoder import MaskedLM
 from unmask.rows.rows import Rows
+from unmask.rows.stream import Cursor
 from unmask.runner import evaluating, hidden_states
 from unmask.training.contrast import DENSE, PairedTexts, TextTargets, VectorKind, contrast_losses
 from unmask.training.objectives import PREDICT_MASKED
+from unmask.training.splade import SPARSE, surplus
 
 _POSITIONS = 8192  # at once
+_LOOK_ROWS = 32  # that tell how sparse vectors are
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,19 @@ def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind = DENSE) -> tuple
         vectors.append(kind.vectors(model, hidden_TD, moved).cpu())
         targets.append(texts)
     return torch.cat(vectors), TextTargets.joined(targets)
+
+
+def surplus_of(model: MaskedLM, stream: PairStream) -> float:
+    """What all logits are to be less by for sparse vectors to begin sparse (`unmask.training.splade.surplus`).
+
+    It is found by every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
+    """
+    rows = stream.batch(Cursor(), 0).rows
+    every = -(-rows.shape[0] // _LOOK_ROWS)
+    rows = rows.map(lambda tensor: tensor[::every])
+    with evaluating(model):
+        vectors_EV, _ = text_vectors(model, rows, SPARSE)
+    return surplus(vectors_EV, int((rows.segment_ids >= 0).sum()))
 
 
 def _retrieval(model: MaskedLM, rows: Rows, temperature: float, kind: VectorKind) -> Retrieval:

@@ -88,6 +88,9 @@ def check_splade(folder: Path) -> None:
     """
     if (file := sparse_file(folder)) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
+    for kind, _ in _modules(folder):
+        if kind not in ("Transformer", "MLMTransformer", "SpladePooling"):
+            raise ModelError(f"{folder / MODULES}: sparse vectors go through {kind}, which is not offered")
     content = _read(file)
     if not isinstance(content, dict):
         raise ModelError(f"{file}: damaged (no table); mend it")

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,7 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[Block], top_k: int) -> 
     if top_k < 1:
         raise SettingsError(f"--top-k takes a number from 1 on, not {top_k}")
     starts = range(0, max(1, len(queries_QD)), QUERIES_AT_ONCE)
-    parts: Sequence[_Best] = [_best_of(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
+    parts = [_Best(_looker(queries_QD[begin : begin + QUERIES_AT_ONCE]), top_k) for begin in starts]
     width = queries_QD.width if isinstance(queries_QD, SparseVectors) else queries_QD.shape[1]
     for block in blocks:
         check_width(block.width, width)
@@ -153,26 +153,44 @@ def exact_scores(first_CD: NDArray[np.float32], second_CD: NDArray[np.float32]) 
     return np.multiply(first_CD, second_CD, dtype=np.float64).sum(axis=1)
 
 
+class _Near(NamedTuple):
+    """Passages of a block that may be among the best: numbers of queries and passages, and exact scores [C]."""
+
+    queries: NDArray[np.int64]
+    passages: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
+class _Looker(Protocol):
+    """Some queries, which look at blocks."""
+
+    def __len__(self) -> int:
+        """How many they are."""
+
+    def near(self, block: Any, kth_Q: NDArray[np.float64], top_k: int) -> Iterator[_Near]:
+        """All passages of a block that may be among the best, those before the k-th at the least, in parts."""
+
+
 class _Best:
     """The best documents so far, of some queries: lists of (query, document, passage, score), sorted by all of them."""
 
-    def __init__(self, num_queries: int, top_k: int) -> None:
-        self.top_k = top_k
-        self.kth_Q = np.full(num_queries, -np.inf)
+    def __init__(self, looker: _Looker, top_k: int) -> None:
+        self.looker, self.top_k = looker, top_k
+        self.kth_Q = np.full(len(looker), -np.inf)
         self.queries = self.documents = self.passages = np.zeros(0, dtype=np.int64)
         self.scores = np.zeros(0)
 
-    def add(self, block: Any) -> None:
+    def add(self, block: Block) -> None:
         """Looks at a block."""
-        raise NotImplementedError
+        for near in self.looker.near(block, self.kth_Q, self.top_k):
+            if len(near.queries):
+                self._merge(near, block)
 
-    def _merge(
-        self, queries: NDArray[np.int64], passages: NDArray[np.int64], scores: NDArray[np.float64], block: Block
-    ) -> None:
-        queries = np.concatenate([self.queries, queries])
-        documents = np.concatenate([self.documents, block.documents_P[passages]])
-        scores = np.concatenate([self.scores, scores])
-        passages = np.concatenate([self.passages, block.first + passages])
+    def _merge(self, near: _Near, block: Block) -> None:
+        queries = np.concatenate([self.queries, near.queries])
+        documents = np.concatenate([self.documents, block.documents_P[near.passages]])
+        scores = np.concatenate([self.scores, near.scores])
+        passages = np.concatenate([self.passages, block.first + near.passages])
         order = np.lexsort((passages, documents, -scores, queries))
         queries, documents, scores, passages = queries[order], documents[order], scores[order], passages[order]
         # The first of a document's passages is its best; a document may stand in two blocks.
@@ -199,67 +217,69 @@ class _Best:
         return found
 
 
-class _BestOfVectors(_Best):
-    def __init__(self, queries_QD: NDArray[np.float32], top_k: int) -> None:
-        super().__init__(len(queries_QD), top_k)
+class _DenseQueries:
+    def __init__(self, queries_QD: NDArray[np.float32]) -> None:
         self.queries_QD = np.ascontiguousarray(queries_QD)
         self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
 
-    def add(self, block: VectorBlock) -> None:
+    def __len__(self) -> int:
+        return len(self.queries_QD)
+
+    def near(self, block: VectorBlock, kth_Q: NDArray[np.float64], top_k: int) -> Iterator[_Near]:
         vectors_PD = block.vectors_PD
         scores_QP = self.queries_QD @ vectors_PD.T
         # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
         # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
         slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
-        least_Q = self.kth_Q - slack_Q
+        least_Q = kth_Q - slack_Q
         is_candidate_QP = scores_QP >= least_Q[:, None]
-        if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):
-            least_Q = np.maximum(least_Q, self._kth_of_block(scores_QP, block.documents_P) - slack_Q)
+        if np.count_nonzero(is_candidate_QP) > 4 * top_k * len(least_Q):
+            least_Q = np.maximum(least_Q, _kth_of_block(scores_QP, block.documents_P, top_k) - slack_Q)
             is_candidate_QP = scores_QP >= least_Q[:, None]
         size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
         queries, passages = np.nonzero(is_candidate_QP)
         for begin in range(0, len(queries), size):
-            some = slice(begin, begin + size)
-            scores = exact_scores(self.queries_QD[queries[some]], vectors_PD[passages[some]])
-            self._merge(queries[some], passages[some], scores, block)
-
-    def _kth_of_block(self, scores_QP: NDArray[np.float32], documents_P: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
-        begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
-        if len(begins) < self.top_k:
-            return np.full(len(scores_QP), -np.inf, dtype=np.float32)
-        if len(begins) < len(documents_P):
-            scores_QP = np.maximum.reduceat(scores_QP, begins, axis=1)
-        place = scores_QP.shape[1] - self.top_k
-        return np.partition(scores_QP, place, axis=1)[:, place]
+            of, at = queries[begin : begin + size], passages[begin : begin + size]
+            yield _Near(of, at, exact_scores(self.queries_QD[of], vectors_PD[at]))
 
 
-class _BestOfPostings(_Best):
-    def __init__(self, queries_QV: SparseVectors, top_k: int) -> None:
-        super().__init__(len(queries_QV), top_k)
+def _kth_of_block(scores_QP: NDArray[np.float32], documents_P: NDArray[np.int64], top_k: int) -> NDArray[np.float32]:
+    """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
+    begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
+    if len(begins) < top_k:
+        return np.full(len(scores_QP), -np.inf, dtype=np.float32)
+    if len(begins) < len(documents_P):
+        scores_QP = np.maximum.reduceat(scores_QP, begins, axis=1)
+    place = scores_QP.shape[1] - top_k
+    return np.partition(scores_QP, place, axis=1)[:, place]
+
+
+class _SparseQueries:
+    def __init__(self, queries_QV: SparseVectors) -> None:
         self.queries_QV = queries_QV
 
-    def add(self, block: PostingBlock) -> None:
+    def __len__(self) -> int:
+        return len(self.queries_QV)
+
+    def near(self, block: PostingBlock, kth_Q: NDArray[np.float64], top_k: int) -> Iterator[_Near]:
         found = []
         for query, (begin, end) in enumerate(pairwise(self.queries_QV.begins.tolist())):
             scores_P = block.postings.products(self.queries_QV.tokens[begin:end], self.queries_QV.values[begin:end])
-            passages = np.flatnonzero((scores_P > 0.0) & (scores_P >= self.kth_Q[query]))
-            if len(passages) > 4 * self.top_k:  # of a document all passages but one may be superfluous, never that one
-                passages = self._best_of_documents(scores_P, passages, block.documents_P)
-            found.append((np.full(len(passages), query), passages, scores_P[passages]))
-        queries, places, scores = (np.concatenate(column) for column in zip(*found, strict=True))
-        self._merge(queries, places, scores, block)
-
-    def _best_of_documents(
-        self, scores_P: NDArray[np.float64], passages: NDArray[np.int64], documents_P: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The best passages of the best documents of a block."""
-        order = passages[np.lexsort((passages, documents_P[passages], -scores_P[passages]))]
-        _, first = np.unique(documents_P[order], return_index=True)
-        return np.sort(order[np.sort(first)[: self.top_k]])
+            passages = np.flatnonzero((scores_P > 0.0) & (scores_P >= kth_Q[query]))
+            if len(passages) > 4 * top_k:  # of a document all passages but the best are superfluous
+                passages = _best_of_documents(scores_P, passages, block.documents_P, top_k)
+            found.append(_Near(np.full(len(passages), query), passages, scores_P[passages]))
+        yield _Near(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _best_of(queries: Vectors, top_k: int) -> _Best:
-    if isinstance(queries, SparseVectors):
-        return _BestOfPostings(queries, top_k)
-    return _BestOfVectors(queries, top_k)
+def _best_of_documents(
+    scores_P: NDArray[np.float64], passages: NDArray[np.int64], documents_P: NDArray[np.int64], top_k: int
+) -> NDArray[np.int64]:
+    """The best passages of the best documents of a block."""
+    order = passages[np.lexsort((passages, documents_P[passages], -scores_P[passages]))]
+    _, first = np.unique(documents_P[order], return_index=True)
+    return np.sort(order[np.sort(first)[:top_k]])
+
+
+def _looker(queries: Vectors) -> _Looker:
+    return _SparseQueries(queries) if isinstance(queries, SparseVectors) else _DenseQueries(queries)

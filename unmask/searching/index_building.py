@@ -68,15 +68,15 @@ def build_index(
 
     Raises:
         UnmaskError: As `ClaimedFolder`, `DocumentFiles`; the text has changed since the index was begun; or the graph
-            is asked for and usearch is not installed.
+            is asked for and usearch is not installed, or vectors are sparse.
     """
     files = IndexFiles(out)
+    if options.approximate and encoder.is_sparse:
+        raise SettingsError("--approximate: a graph is made of dense vectors; sparse ones have posting lists instead")
     if options.approximate and (missing := why_missing()) is not None:
         raise RunError(f"--approximate: {missing}")
     named = told_apart(texts) or []
     inputs = [path for path in named if isinstance(path, str | Path) and not is_stream(path)]
-    if options.approximate and encoder.is_sparse:
-        raise SettingsError("--approximate: a graph is made of dense vectors; sparse ones have posting lists instead")
     files.claimed.check(resume=options.resume, overwrite=options.overwrite, inputs=map(Path, inputs))
     with files.claimed.held():
         if options.overwrite:

@@ -2,7 +2,7 @@
 
 What sentence-transformers writes beside a model decides, as far as nobody asks for something else:
 
-    modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`
+    modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`; or SPLADE (1_SpladePooling)
     config_sentence_transformers.json      `prompts`, what stands before queries and documents; `similarity_fn_name`
     sentence_bert_config.json              `max_seq_length`, which passages are fitted into
 
@@ -156,6 +156,8 @@ def open_encoder(
     pooling = _pooling(loaded, asked)  # asks the hub for its files where they lack
     content, file = _read(loaded.folder / _SETTINGS), loaded.folder / _SETTINGS
     prompts = _prompts(content, file)
+    if pooling != SPLADE and loaded.makes_sparse:
+        content = {**content, "similarity_fn_name": None}  # which is said of sparse vectors
     found: dict[str, Any] = {
         "pooling": pooling,
         "similarity": _similarity(content, file, asked.similarity, usual="dot" if pooling == SPLADE else "cosine"),
@@ -164,7 +166,7 @@ def open_encoder(
     }
     found |= {name: value for name, value in asdict(asked).items() if value is not None and name in found}
     _check_prompts_are_pooled(loaded.folder, found)
-    longest = _longest(loaded, asked.passage_tokens)
+    longest = _longest(loaded, asked.passage_tokens, is_sparse=pooling == SPLADE)
     overlap = longest // 8 if asked.overlap_tokens is None else asked.overlap_tokens
     prompt_tokens = len(loaded.tokenizer.encode_prompt(found["document_prompt"]))
     if not 0 <= overlap <= (longest - prompt_tokens) // 2:
@@ -176,15 +178,18 @@ def open_encoder(
 
 
 def _pooling(model: Model, asked: AskedEncoding) -> Pooling | Literal["splade"]:
-    if asked.pooling == SPLADE or (asked.pooling is None and model.makes_sparse):
+    if asked.pooling in (None, SPLADE) and model.makes_sparse:
         model.check_head()
         return SPLADE
+    if asked.pooling == SPLADE:
+        raise ModelError(f"{model.folder}: makes no sparse vectors (its modules.json names no SpladePooling)")
     return model.embed_settings(pooling=asked.pooling).pooling
 
 
-def _longest(model: Model, asked: int | None) -> int:
+def _longest(model: Model, asked: int | None, *, is_sparse: bool) -> int:
     """Tokens of a passage, special ones included."""
-    takes = model.embedder.config.max_position_embeddings
+    network = model.predictor if is_sparse else model.embedder
+    takes = network.config.max_position_embeddings
     least = len(model.tokenizer.special.around) + 8
     if asked is not None:
         if not least <= asked <= takes:

@@ -20,9 +20,9 @@ from unmask.notebook import usual_notify
 from unmask.progress import Notify
 from unmask.results import Readable, Result, Shown, Styled
 from unmask.searching.approximate_search import search_by_graph, why_missing
-from unmask.searching.exact_search import Ranking, search_exactly
+from unmask.searching.exact_search import Ranking, Vectors, search_exactly
 from unmask.searching.index_building import BuildOptions, build_index
-from unmask.searching.index_folder import StoredIndex, StoredPassage
+from unmask.searching.index_folder import StoredIndex, StoredPassage, damaged
 from unmask.searching.search_encoder import AskedEncoding, SearchEncoder, Similarity, open_encoder
 from unmask.searching.snippets import Snippet, find_snippet
 from unmask.text.given import Texts
@@ -145,10 +145,11 @@ class Index(Readable):
             overlap_tokens: That a passage shares with the one before it; None: an eighth.
             query_prompt, document_prompt: What stands before queries and passages; None: what the model's folder says.
             pooling: As for `Model.embed_settings`.
-            similarity: `cosine` or `dot`; None: what the model's folder says, and else `cosine`.
+            similarity: `cosine` or `dot`; None: what the model's folder says, and else `cosine` (of sparse
+                vectors `dot`).
             precision, strict: As for `unmask.load`.
             approximate: Whether a graph for approximate search is made, which takes usearch; None: above a million
-                passages, if it is there.
+                passages, if it is there. Of sparse vectors none is made.
             resume: Go on with an index that was stopped, or say that it is complete.
             overwrite: Replace the one that is there.
             note: Told what was decided, in lines.
@@ -227,7 +228,7 @@ class Index(Readable):
         if has_graph and not isinstance(vectors_QD, SparseVectors):
             ranking = search_by_graph(self._stored, vectors_QD, top_k)
         else:
-            ranking = search_exactly(vectors_QD, self._stored.blocks, top_k)
+            ranking = self._search_exactly(vectors_QD, top_k)
         found = [{"query": query, "hits": self._hits(query, ranking, n)} for n, query in enumerate(queries)]
         return Hits(
             {
@@ -238,6 +239,14 @@ class Index(Readable):
                 "seconds": time.perf_counter() - begin,
             }
         )
+
+    def _search_exactly(self, vectors_QD: Vectors, top_k: int) -> Ranking:
+        try:
+            return search_exactly(vectors_QD, self._stored.blocks, top_k)
+        except SettingsError:
+            raise
+        except ValueError as error:
+            raise damaged(self._stored.files.blocks, error) from error
 
     def _hits(self, query: str, ranking: Ranking, number: int) -> list[dict[str, Any]]:
         hits = []

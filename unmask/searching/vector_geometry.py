@@ -43,6 +43,8 @@ def uniformity(vectors_ND: NDArray[np.float32]) -> float:
 def effective_rank(vectors_ND: NDArray[np.float32]) -> float:
     """From 1 to the smaller of the numbers of rows and columns."""
     values = np.linalg.svd(unit(vectors_ND), compute_uv=False)
+    if not values.any():
+        return 1.0
     share = values / values.sum()
     share = share[share > 0.0]
     return float(np.exp(-(share * np.log(share)).sum()))
@@ -57,6 +59,7 @@ def coordinates(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     wide = vectors_ND.astype(np.float64)
     values, rotated = np.linalg.eigh(wide @ wide.T)
     short: NDArray[np.float32] = (rotated * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
+    short[~vectors_ND.any(axis=1)] = 0.0  # and not what rounding left
     return short
 
 

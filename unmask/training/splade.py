@@ -50,7 +50,7 @@ def splade_vectors(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets) -> Te
     x_ND = model.head.transform(hidden_TD).index_select(0, texts.positions_N)
     if not texts.lengths:  # of empty rows: none, with a graph as any others
         return model.head.decode(x_ND, model.encoder.tokens).float()
-    found: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, texts.lengths)
+    found: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, texts.lengths, torch.is_grad_enabled())
     return found
 
 
@@ -63,20 +63,23 @@ class _Pooled(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        weights_VD, bias = tokens_VD.to(x_ND.dtype), bias_V.to(x_ND.dtype)
+    def forward(
+        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: tuple[int, ...], is_learned: bool
+    ) -> Tensor:
+        weights_VD = tokens_VD.to(x_ND.dtype)
         vectors, sources = [], []
         begin = first = 0
         for group in _groups(lengths, max(1, LOGITS // len(weights_VD))):
             end = begin + sum(group)
-            logits_NV = functional.linear(x_ND[begin:end], weights_VD, bias)
-            largest_EV = torch.stack([of_text.amax(0) for of_text in logits_NV.split(list(group))])
-            if any(ctx.needs_input_grad):
-                text_Z, token_Z = torch.nonzero(largest_EV > 0, as_tuple=True)
-                place_Z = _places(logits_NV, largest_EV, group, text_Z, token_Z)
+            products_NV = x_ND[begin:end] @ weights_VD.T
+            most_EV = torch.stack([of_text.amax(0) for of_text in products_NV.split(list(group))])
+            # A bias is one for all positions, and added in float32; and the logarithm rises: both after the maximum.
+            largest_EV = most_EV.float() + bias_V
+            if is_learned:
+                text_Z, token_Z = torch.nonzero(largest_EV > 0, as_tuple=True)  # waits for the device, once a group
+                place_Z = _places(products_NV, most_EV, group, text_Z, token_Z)
                 sources.append(torch.stack([text_Z + first, token_Z, place_Z + begin]))
-            # The logarithm rises, so the maximum may be taken before it.
-            vectors.append(largest_EV.float().relu().log1p())
+            vectors.append(largest_EV.relu_().log1p_())
             begin, first = end, first + len(group)
         vectors_EV = torch.cat(vectors)
         if sources:
@@ -84,25 +87,20 @@ class _Pooled(torch.autograd.Function):
         return vectors_EV
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x_ND, tokens_VD, vectors_EV, sources = ctx.saved_tensors
         text_Z, token_Z, place_Z = sources
         # Of log(1 + x) at x > 0: 1 / (1 + x).
         gradient_Z = gradients[0][text_Z, token_Z] * torch.exp(-vectors_EV[text_Z, token_Z])
         to_x_ND = _sums(place_Z, token_Z, gradient_Z, tokens_VD, len(x_ND))
         to_tokens_VD = _sums(token_Z, place_Z, gradient_Z, x_ND, len(tokens_VD))
-        to_bias_V = torch.zeros(len(tokens_VD), device=x_ND.device)
-        return (
-            to_x_ND.to(x_ND.dtype),
-            to_tokens_VD.to(tokens_VD.dtype),
-            to_bias_V.index_add(0, token_Z, gradient_Z),
-            None,
-        )
+        to_bias_V = _sums(token_Z, place_Z, gradient_Z, x_ND.new_ones(len(x_ND), 1), len(tokens_VD))[:, 0]
+        return to_x_ND.to(x_ND.dtype), to_tokens_VD.to(tokens_VD.dtype), to_bias_V, None, None
 
 
-def _places(logits_NV: Tensor, largest_EV: Tensor, lengths: Sequence[int], text_Z: Tensor, token_Z: Tensor) -> Tensor:
-    """[Z]: the first position at which each largest logit stands, of texts one behind another."""
-    device = logits_NV.device
+def _places(products_NV: Tensor, most_EV: Tensor, lengths: Sequence[int], text_Z: Tensor, token_Z: Tensor) -> Tensor:
+    """[Z]: the first position at which each largest product stands, of texts one behind another."""
+    device = products_NV.device
     length_E = torch.tensor(lengths, device=device)
     begin_E = length_E.cumsum(0) - length_E
     within_S = torch.arange(max(lengths), device=device)
@@ -110,7 +108,7 @@ def _places(logits_NV: Tensor, largest_EV: Tensor, lengths: Sequence[int], text_
     for text_C, token_C in zip(*(each.split(_PLACES // len(within_S) + 1) for each in (text_Z, token_Z)), strict=True):
         inside_CS = within_S < length_E[text_C, None]
         place_CS = begin_E[text_C, None] + torch.where(inside_CS, within_S, 0)
-        equal_CS = logits_NV[place_CS, token_C[:, None]] == largest_EV[text_C, token_C][:, None]
+        equal_CS = products_NV[place_CS, token_C[:, None]] == most_EV[text_C, token_C][:, None]
         found.append(begin_E[text_C] + (equal_CS & inside_CS).to(torch.uint8).argmax(1))
     return torch.cat(found)
 
@@ -155,6 +153,12 @@ def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
     if len(numbers) <= most:
         return 0.0
     return math.expm1(float(numbers.kthvalue(len(numbers) - most).values))
+
+
+def lower_logits(model: MaskedLM, less: float) -> None:
+    """Makes all logits less by a number, which changes nothing of what the model says of masked tokens."""
+    with torch.no_grad():
+        model.head.bias.sub_(less)
 
 
 def flops(vectors_EV: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from unmask.runner import Predictor, TextRows, logits_at, run
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.using.embedding import PART_TEXTS, LongTexts, windows_of
+from unmask.using.embedding import LongTexts, windows_of
 from unmask.using.sparse_vectors import SparseVectors
+
+_TEXTS_AT_ONCE = 256  # whose vectors are dense for a while
 
 
 @torch.inference_mode()
@@ -35,8 +37,8 @@ def sparse_texts(
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.training.splade`.
     """
     found = [SparseVectors.of(np.zeros((0, model.config.vocab_size), dtype=np.float32))]
-    for begin in range(0, len(texts), PART_TEXTS):
-        part = texts[begin : begin + PART_TEXTS]
+    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = texts[begin : begin + _TEXTS_AT_ONCE]
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
         sequences, owners, _ = windows_of(model, tokenizer, part, long_texts, called)
         of_windows: list[SparseVectors | None] = [None] * len(sequences)

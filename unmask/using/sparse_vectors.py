@@ -104,6 +104,9 @@ class Postings:
         """Inner products [count] of a vector with all of these; each depends on its two vectors alone.
 
         Products of two numbers of float32 are exact in float64, and are added up in the order of tokens.
+
+        Raises:
+            ValueError: The lists are damaged.
         """
         lists = [slice(begin, end) for begin, end in zip(self.begins[tokens], self.begins[tokens + 1], strict=True)]
         if not lists:
@@ -111,6 +114,8 @@ class Postings:
         weights = np.repeat(values.astype(np.float64), [each.stop - each.start for each in lists])
         weights *= np.concatenate([self.values[each] for each in lists])
         owners = np.concatenate([self.vectors[each] for each in lists])
+        if len(owners) and not 0 <= owners.min() <= owners.max() < self.count:
+            raise ValueError(f"posting lists of vectors that are none of {self.count:,}")
         return np.bincount(owners, weights, minlength=self.count).astype(np.float64, copy=False)
 
     def to_array(self) -> NDArray[np.int32]:
@@ -129,5 +134,7 @@ class Postings:
         size = int(array[width])
         if len(array) != width + 1 + 2 * size:
             raise ValueError(f"{len(array):,} numbers, not {width + 1 + 2 * size:,}")
+        if array[0] != 0 or (np.diff(array[: width + 1]) < 0).any():
+            raise ValueError("posting lists that do not begin one behind the other")
         behind = width + 1 + size
         return cls(array[: width + 1], array[width + 1 : behind], array[behind:].view(np.float32), count)

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from unmask.network.encoder import MaskedLM
@@ -87,6 +88,7 @@ class _Pooled(torch.autograd.Function):
         return vectors_EV
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x_ND, tokens_VD, vectors_EV, sources = ctx.saved_tensors
         text_Z, token_Z, place_Z = sources

@@ -348,7 +348,9 @@ def main() -> None:
     print(shown)
     if asked.out is not None:
         dates = sorted({line["date"] for line in lines})
-        made = f"{dates[0]} to {dates[-1]}, {'; '.join(sorted({told(line) for line in lines}))}."
+        made = (
+            f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {'; '.join(sorted({told(line) for line in lines}))}."
+        )
         replace_table(asked.out, "embedder", f"{made}\n\n{shown}")
 
 

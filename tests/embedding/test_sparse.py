@@ -276,6 +276,14 @@ def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Pat
         open_encoder(base, AskedEncoding(pooling="splade"))
 
 
+def test_of_sums_the_mean_alone_is_offered(sparse: unmask.Embedder, tmp_path: Path) -> None:
+    other = shutil.copytree(sparse.folder / "model", tmp_path / "other")
+    (other / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "sum"}')
+    with pytest.raises(ModelError, match="pooling_strategy = 'sum' is not offered"):
+        open_encoder(other, AskedEncoding())
+    assert open_encoder(other, AskedEncoding(pooling="mean")).settings.similarity == "cosine"
+
+
 def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the logits stand; and what is said of masked tokens stays."""
     monkeypatch.setattr(splade, "NUMBERS_A_TOKEN", 0.5)

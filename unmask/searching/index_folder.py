@@ -226,11 +226,8 @@ class StoredIndex:
                 f"[{count}, {self.dimension}] of float32; make it anew with --overwrite"
             )
 
-    def vectors_of(self, block: int) -> NDArray[np.float32]:
-        """The vectors of a block, mapped into memory."""
-        return self._mapped(block)
-
-    def _mapped(self, block: int) -> NDArray[Any]:
+    def vectors_of(self, block: int) -> NDArray[Any]:
+        """The vectors of a block, mapped into memory; of sparse ones their posting lists in a line."""
         file = self.files.vectors(block)
         try:
             found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -241,7 +238,7 @@ class StoredIndex:
     def _postings(self, block: int, count: int) -> Postings:
         """The vectors of a block with so many passages, where they are sparse."""
         try:
-            return Postings.of_array(self._mapped(block), width=self.dimension, count=count)
+            return Postings.of_array(self.vectors_of(block), width=self.dimension, count=count)
         except ValueError as error:
             raise damaged(self.files.vectors(block), error) from error
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from unmask.errors import ModelError, SettingsError
 from unmask.folders.checksums import weights_fingerprint
 from unmask.folders.layout_names import Pooling
-from unmask.folders.sentence_files import pooling_file
+from unmask.folders.sentence_files import pooling_file, sparse_file
 from unmask.searching.exact_search import Vectors
 from unmask.training.hardware import choose_device
 from unmask.using.embedding import EmbedSettings, embed_texts
@@ -156,7 +156,7 @@ def open_encoder(
     pooling = _pooling(loaded, asked)  # asks the hub for its files where they lack
     content, file = _read(loaded.folder / _SETTINGS), loaded.folder / _SETTINGS
     prompts = _prompts(content, file)
-    if pooling != SPLADE and loaded.makes_sparse:
+    if pooling != SPLADE and sparse_file(loaded.folder) is not None:
         content = {**content, "similarity_fn_name": None}  # which is said of sparse vectors
     found: dict[str, Any] = {
         "pooling": pooling,

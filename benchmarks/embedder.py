@@ -1,25 +1,28 @@
 r"""What `unmask embedder` is worth, beside TSDAE and SimCSE of sentence-transformers, and how fast it trains.
 
-    python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 3] \
+    python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 0,1,2] \
         [--holdout NAME=SHARE...] [--results docs/measured/embedder.jsonl] [--out docs/results.md]
 
-Of each text a masked language model is pretrained with the defaults. All ways begin with it, learn from the same
-documents for so many minutes of wall-clock (reading text does not count) and are measured by `unmask.evaluate_search`
-on documents that neither the model nor they have seen: crops taken out of them, and titles where there are any.
+Of each text and seed a masked language model is pretrained with the defaults. All ways begin with it, learn from the
+same documents for so many minutes of wall-clock (reading text does not count) and are measured by
+`unmask.evaluate_search` on documents that neither the model nor they have seen: crops taken out of them, and titles
+where there are any.
 
     mean      the masked language model's mean, as it is            bm25, tfidf   no model
     unmask    `unmask embedder` with its defaults
     sparse    `unmask embedder --sparse`
-    tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at 3e-5
-    simcse    `MultipleNegativesRankingLoss` of texts with themselves, dropout 0.1, AdamW at 3e-5
+    tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at `--peer-rate`
+    simcse    `MultipleNegativesRankingLoss` of texts with themselves, dropout 0.1, AdamW at `--peer-rate`
     speed     tokens a second of ours and of `CachedMultipleNegativesRankingLoss`, in turns, on pairs of the same texts,
               batch and lengths
 
 The peers' products are of bfloat16 where that is quicker for them (`--peer-precision`). Their loops are bare ones: a
 Trainer around them would add to their time.
 
-A cell is a corpus, a way and a seed. Its line is appended when it is known; what is there with the same settings is not
-made again, so that a run that was stopped goes on with the same command, and the table is of what is there.
+A cell is a corpus, a way and a seed, which is that of the pretraining too. Its line is appended when it is known; what
+is there with the same settings is not made again, so that a run that was stopped goes on with the same command, and the
+table is of what is there. Where the masked language model is gone, it is pretrained anew; a line says of which one it
+is (`masked_lm`), since minutes make no two that are equal.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,7 @@ from tables import circumstances, replace_table, told
 
 import unmask
 from unmask.embedding.settings import EmbedderSettings
+from unmask.files import file_sha256
 from unmask.measuring.uncertainty import student_margin
 from unmask.recipe.architecture import checkpoint_sha256
 from unmask.searching.item_documents import HELD_OUT, held_out_rule
@@ -52,7 +56,6 @@ WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
 WORDS = ("bm25", "tfidf")  # measured with the mean
 FIGURES = ("recall_at_10", "ndcg_at_10")
 PASSAGE_WORDS = 100
-RATE = 3e-5
 BATCH = 32  # of texts, for TSDAE and SimCSE
 TURNS = 3  # of the speed
 
@@ -104,7 +107,7 @@ def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
 
 
 def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[list[str]]], *, seconds: float,
-             seed: int, precision: str) -> dict[str, Any]:  # fmt: skip
+             seed: int, precision: str, rate: float) -> dict[str, Any]:  # fmt: skip
     """Trains by the clock: texts are tokenized batch by batch, as sentence-transformers' collator does it.
 
     Args:
@@ -114,12 +117,13 @@ def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[l
         seconds: Wall-clock.
         seed: Of order and noise.
         precision: `bf16` (autocast) or `float32`.
+        rate: Of AdamW.
     """
     import torch
 
     torch.manual_seed(seed)
     rng, steps, tokens = random.Random(seed), 0, 0
-    optimizer = torch.optim.AdamW(loss.parameters(), lr=RATE)
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=rate)
     network.train()
     began = time.monotonic()
     while time.monotonic() - began < seconds:
@@ -134,7 +138,10 @@ def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[l
         steps += 1
     network.eval()
     taken = time.monotonic() - began
-    return {"steps": steps, "tokens_seen": tokens, "seconds": taken, "tokens_per_second": tokens / taken}
+    return {
+        "steps": steps, "tokens_seen": tokens, "seconds": taken, "tokens_per_second": tokens / taken, "rate": rate,
+        "precision": precision,
+    }  # fmt: skip
 
 
 def noised(text: str, rng: random.Random) -> str:
@@ -195,15 +202,16 @@ def decoder_for(model: Path, folder: Path) -> str:
     return str(folder)
 
 
-def speeds(model: Path, corpus: Path, passages: Sequence[str], work: Path, minutes: float, seed: int,
-           precision: str) -> dict[str, Any]:  # fmt: skip
+def speeds(
+    model: Path, corpus: Path, passages: Sequence[str], work: Path, minutes: float, *, seed: int, **how: Any
+) -> dict[str, Any]:
     """Tokens a second of ours and of cached gradients, in turns."""
     found: dict[str, list[float]] = {"unmask": [], "cached": []}
     each = minutes / TURNS
     for turn in range(TURNS):
         ours = train_ours(model, corpus, work / "speed", each, seed + turn)
         found["unmask"].append(ours["tokens_per_second"])
-        theirs = train_cached(model, passages, seconds=60 * each, seed=seed + turn, precision=precision)
+        theirs = train_cached(model, passages, seconds=60 * each, seed=seed + turn, **how)
         found["cached"].append(theirs["tokens_per_second"])
     ratios = [one / other for one, other in zip(found["unmask"], found["cached"], strict=True)]
     return {"tokens_per_second": found, "ratios": ratios}
@@ -230,20 +238,20 @@ def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, 
     return fit_peer(network, losses.CachedMultipleNegativesRankingLoss(network, mini_batch_size=32), make, **how)
 
 
-def measure(way: str, model: Path, corpus: Path, asked: argparse.Namespace, seed: int) -> dict[str, Any]:
+def measure(way: str, model: Path, corpus: Path, work: Path, asked: argparse.Namespace, seed: int) -> dict[str, Any]:
     """What a cell comes to."""
     if way == "mean":
         found = figures_of(model, corpus, WORDS)
         return {"mean": found.pop(str(model)), **found}
     if way in ("unmask", "sparse"):
-        trained = train_ours(model, corpus, asked.work / way, asked.minutes, seed, sparse=way == "sparse")
+        trained = train_ours(model, corpus, work / way, asked.minutes, seed, sparse=way == "sparse")
         return with_figures(trained, corpus)
     passages = passages_of(corpus, model)
-    how = {"seed": seed, "precision": asked.peer_precision}
+    how = {"seed": seed, "precision": asked.peer_precision, "rate": asked.peer_rate}
     if way == "speed":
-        return speeds(model, corpus, passages, asked.work, asked.minutes, **how)
+        return speeds(model, corpus, passages, work, asked.minutes, **how)
     train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
-    return with_figures(train(model, passages, asked.work, seconds=60 * asked.minutes, **how), corpus)
+    return with_figures(train(model, passages, work, seconds=60 * asked.minutes, **how), corpus)
 
 
 def with_figures(trained: dict[str, Any], corpus: Path) -> dict[str, Any]:
@@ -252,20 +260,19 @@ def with_figures(trained: dict[str, Any], corpus: Path) -> dict[str, Any]:
     return {"figures": figures_of(Path(folder), corpus)[folder], "trained": trained}
 
 
-def settings_hash(corpus: Path, model: Path, minutes: float) -> str:
+def settings_hash(corpus: Path, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
     """Of all that figures depend on, but for the way, the seed and the code."""
-    with corpus.open("rb") as file:
-        text = hashlib.file_digest(file, "sha256").hexdigest()
-    content = [text, checkpoint_sha256(model), minutes, EmbedderSettings().model_dump(mode="json")]
+    content = [
+        file_sha256(corpus), dict(overrides), asked.pretrain_minutes, asked.minutes,
+        EmbedderSettings().model_dump(mode="json"),
+    ]  # fmt: skip
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def pretrained(name: str, corpus: Path, asked: argparse.Namespace) -> Path:
-    """The masked language model that all ways begin with; made once."""
-    out = asked.work / f"pretrained-{name}"
-    shares = dict(each.split("=") for each in asked.holdout)
-    settings = {"corpus.holdout": float(shares[name])} if name in shares else {}
-    unmask.pretrain([corpus], out=out, minutes=asked.pretrain_minutes, settings=settings, resume=True)
+def pretrained(corpus: Path, overrides: Mapping[str, Any], work: Path, minutes: float, seed: int) -> Path:
+    """The masked language model that all ways of a seed begin with; made once."""
+    out = work / "pretrained"
+    unmask.pretrain([corpus], out=out, minutes=minutes, settings=overrides, seed=seed, resume=True)
     return out / "model"
 
 
@@ -283,8 +290,8 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         if line["way"] == "mean":
-            for word in (*WORDS, "mean"):
-                found[line["corpus"], word].append(line[word])
+            found[line["corpus"], "mean"].append(line["mean"])
+            found.update({(line["corpus"], word): [line[word]] for word in WORDS})  # the same for all seeds
         elif line["way"] in WAYS:
             found[line["corpus"], line["way"]].append(line.get("figures", line))
     yield "| text | way | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
@@ -298,7 +305,7 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             for task in ("crop", "title")
             for key in FIGURES
         ]
-        yield f"| {corpus} | {way} | {'' if way in (*WORDS, 'mean') else len(each)} | {' | '.join(cells)} |"
+        yield f"| {corpus} | {way} | {'' if way in WORDS else len(each)} | {' | '.join(cells)} |"
     for (corpus, way), each in found.items():
         if way == "speed":
             ratios = [ratio for line in each for ratio in line["ratios"]]
@@ -319,30 +326,33 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pretrain-minutes", type=float, default=10.0)
     parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="of the documents, where few")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
     parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
     return parser.parse_args()
 
 
 def main() -> None:
     asked = arguments()
-    asked.work.mkdir(parents=True, exist_ok=True)
+    shares = dict(each.split("=") for each in asked.holdout)
     current = set()
-    for seed in range(asked.seeds):
+    for seed in map(int, asked.seeds.split(",")):
         for given in asked.corpora:
             name, _, source = given.partition("=")
-            model = pretrained(name, Path(source), asked)
-            settings = settings_hash(Path(source), model, asked.minutes)
+            corpus, work = Path(source), asked.work / f"{name}-{seed}"
+            overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
+            settings = settings_hash(corpus, overrides, asked)
             current.add(settings)
             there = {(line["corpus"], line["way"], line["seed"], line["settings"]) for line in load(asked.results)}
-            for way in asked.ways.split(","):
-                if (way in ("mean", "speed") and seed) or (name, way, seed, settings) in there:
-                    continue
-                found = measure(way, model, Path(source), asked, seed)
-                line = {"corpus": name, "way": way, "seed": seed, "settings": settings, "minutes": asked.minutes}
-                append(asked.results, line | found | circumstances())
-                print(json.dumps(line | found), file=sys.stderr, flush=True)
+            for way in [way for way in asked.ways.split(",") if (name, way, seed, settings) not in there]:
+                model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
+                line = {
+                    "corpus": name, "way": way, "seed": seed, "settings": settings, "minutes": asked.minutes,
+                    "masked_lm": checkpoint_sha256(model)[:16], **measure(way, model, corpus, work, asked, seed),
+                }  # fmt: skip
+                append(asked.results, line | circumstances())
+                print(json.dumps(line), file=sys.stderr, flush=True)
     lines = [line for line in load(asked.results) if line["settings"] in current]
     shown = "\n".join(table(lines))
     print(shown)

@@ -21,7 +21,6 @@ from unmask.using import embedded_file as embed_file
 from unmask.using import embedding as embed
 from unmask.using import filling as fill
 from unmask.using import loaded_model as model_module
-from unmask.using.embedding import EmbedSettings
 from unmask.using.vector_files import Writing
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
@@ -141,7 +140,7 @@ def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatc
         assert chars <= 60 + 11
         done = read
 
-    report = embed_file.embed_file(run.model, texts, tmp_path / "v.npy", EmbedSettings(), count=count)
+    report = embed_file.embed_file(embed_file.embedding_of(run.model), texts, tmp_path / "v.npy", count=count)
     assert report.texts == 50 == read
     assert 2 <= most <= 8
 

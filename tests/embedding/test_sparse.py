@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -205,6 +206,35 @@ def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
     assert 0 < (vectors > 0).sum() < vectors.numel()
 
 
+def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
+    """They are those of sentence-transformers; of a text in several parts as `sparse_texts` makes them."""
+    folder, some = sparse.folder / "model", [*passages(3), " ".join(passages(6))]
+    (tmp_path / "t.txt").write_text("\n".join(each.replace("\n", " ") for each in some))
+    command = ("embed", folder, tmp_path / "t.txt", "--long-texts", "split", "--out")
+    code, printed, err = main(*command, tmp_path / "v.parquet", "--json")
+    assert code == 0, err
+    told = json.loads(printed)
+    assert (told["pooling"], told["dimension"], told["long_texts"]) == ("splade", sparse.dimension, 1)
+    table = pq.read_table(tmp_path / "v.parquet").to_pydict()
+    assert table["id"] == [1, 2, 3, 4]
+    dense = np.zeros((4, sparse.dimension), dtype=np.float32)
+    for row, tokens, values in zip(dense, table["indices"], table["values"], strict=True):
+        row[tokens] = values
+    np.testing.assert_allclose(dense[:3], encoded(folder, some[:3]), atol=1e-4)
+    together = sparse_texts(sparse.model.predictor, sparse.model.tokenizer, some[3:], "split").vectors
+    np.testing.assert_allclose(dense[3:], together.dense(), atol=1e-4)
+    assert main(*command, tmp_path / "u.parquet", "--normalize")[0] == 0
+    values = pq.read_table(tmp_path / "u.parquet").column("values").to_pylist()
+    np.testing.assert_allclose([np.linalg.norm(each) for each in values], 1.0, rtol=1e-6)
+    code, _, err = main(*command, tmp_path / "v.npy")
+    assert code == 2
+    assert "are sparse, and are written as .parquet" in err
+    assert main(*command, tmp_path / "v.npy", "--pooling", "mean")[0] == 0
+    assert np.load(tmp_path / "v.npy").shape == (4, sparse.model.network.config.hidden_size)
+    with pytest.raises(ModelError, match="vectors are sparse"):
+        sparse.model.embed(some[:1])
+
+
 def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main,
                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Its scores are products of the vectors of sentence-transformers; a stopped one goes on to the same blocks."""
@@ -255,7 +285,7 @@ def test_long_texts_have_the_largest_numbers_of_their_windows(sparse: unmask.Emb
         whole = torch.tensor([[model.tokenizer.special.cls, *window, model.tokenizer.special.sep]])
         hidden = network.encoder(whole).flatten(0, 1)
         parts.append(network.predict(hidden, torch.arange(whole.shape[1])).amax(0).relu().log1p().detach().numpy())
-    found = sparse_texts(network, model.tokenizer, ["the king", text], "split").dense()
+    found = sparse_texts(network, model.tokenizer, ["the king", text], "split").vectors.dense()
     np.testing.assert_allclose(found[1], np.max(parts, axis=0), atol=1e-4)
 
 

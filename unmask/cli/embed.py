@@ -31,7 +31,10 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
     model: ModelName,
     file: Annotated[str, typer.Argument(help="Text, a text a line; or a table.")],
     out: Annotated[
-        Path, typer.Option(help="A .npy file; or .parquet, which holds ids, as empty texts among others need.")
+        Path,
+        typer.Option(
+            help="A .npy file; or .parquet, which holds ids, as empty texts among others need, and sparse vectors."
+        ),
     ] = ...,  # type: ignore[assignment]
     pooling: PoolingOption = None,
     normalize: Annotated[

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unmask.errors import ModelError
 from unmask.files import writing
@@ -38,7 +38,8 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_SPLADE = {"pooling_strategy": "max", "activation_function": "relu"}
+SPLADE: Literal["splade"] = "splade"  # a pooling beside `Pooling`, of the head's logits
+_SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
     "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
     "without modules.json, which has the mean"
@@ -53,8 +54,8 @@ def read_pooling(folder: Path) -> Pooling:
     """
     if sparse_file(folder) is not None:
         raise ModelError(
-            f"{folder}: its vectors are sparse (SPLADE), which `unmask search` and `evaluate-search` use, but embed "
-            "does not write; sentence_transformers.SparseEncoder(folder) gives them"
+            f"{folder}: its vectors are sparse (SPLADE), which `unmask embed`, `search` and `evaluate-search` make, "
+            "and in Python sentence_transformers.SparseEncoder(folder); for dense ones ask for pooling mean"
         )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
@@ -94,7 +95,7 @@ def check_splade(folder: Path) -> None:
     content = _read(file)
     if not isinstance(content, dict):
         raise ModelError(f"{file}: damaged (no table); mend it")
-    for key, offered in _SPLADE.items():
+    for key, offered in _SPLADE_SETTINGS.items():
         if (said := content.get(key, offered)) != offered:
             raise ModelError(
                 f"{file}: {key} = {shown(said)} is not offered, only {offered!r}; a copy of the folder without "
@@ -192,7 +193,7 @@ def write_sparse_files(folder: Path, *, max_length: int, width: int) -> None:
         {"idx": 0, "name": "0", "path": "", "type": f"{package}.MLMTransformer"},
         {"idx": 1, "name": "1", "path": SPARSE_FOLDER, "type": f"{package}.SpladePooling"},
     ]
-    pooling = {**_SPLADE, "word_embedding_dimension": width}
+    pooling = {**_SPLADE_SETTINGS, "word_embedding_dimension": width}
     settings: dict[str, Any] = {
         "model_type": "SparseEncoder",
         "prompts": {},

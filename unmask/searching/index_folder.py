@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from unmask.claimed import ClaimedFolder
 from unmask.errors import DataError
 from unmask.files import absence, write_atomically, writing
+from unmask.folders.sentence_files import SPLADE
 from unmask.searching.exact_search import Block, PostingBlock, VectorBlock, Vectors
 from unmask.searching.passage_cutting import TextPassage
-from unmask.searching.search_encoder import SPLADE
 from unmask.text.given import GIVEN
 from unmask.text.pipes import PIPES, STDIN_FILE
 from unmask.using.sparse_vectors import Postings, SparseVectors

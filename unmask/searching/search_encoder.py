@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from unmask.errors import ModelError, SettingsError
 from unmask.folders.checksums import weights_fingerprint
 from unmask.folders.layout_names import Pooling
-from unmask.folders.sentence_files import pooling_file, sparse_file
+from unmask.folders.sentence_files import SPLADE, pooling_file, sparse_file
 from unmask.searching.exact_search import Vectors
 from unmask.training.hardware import choose_device
 from unmask.using.embedding import EmbedSettings, embed_texts
@@ -35,7 +35,6 @@ from unmask.using.sparse_embedding import sparse_texts
 from unmask.values import load_json
 
 Similarity = Literal["cosine", "dot"]
-SPLADE: Literal["splade"] = "splade"
 _SETTINGS, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _MOST_TOKENS = 512  # of a passage, where nobody asks for more
@@ -125,9 +124,9 @@ class SearchEncoder:
         with_prompt = [prompt + text for text in texts] if prompt else texts
         tokenizer, unit = self.model.tokenizer, self.settings.similarity == "cosine"
         if self.settings.pooling == SPLADE:
-            sparse = sparse_texts(self.model.predictor, tokenizer, with_prompt, "split", names=names)
+            sparse = sparse_texts(self.model.predictor, tokenizer, with_prompt, "split", unit=unit, names=names).vectors
             self._check_finite(sparse.values)
-            return sparse.unit() if unit else sparse
+            return sparse
         how = EmbedSettings(self.settings.pooling, unit, "split")
         found = embed_texts(self.model.embedder, tokenizer, with_prompt, how, names=names).vectors
         self._check_finite(found)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from unmask.addresses import address_of
-from unmask.errors import CorpusError
+from unmask.errors import CorpusError, RunError
 from unmask.folders.layout_names import Pooling
+from unmask.folders.sentence_files import SPLADE
 from unmask.notebook import usual_notify
 from unmask.progress import Notify, Progress
 from unmask.results import Result, Shown
@@ -21,9 +23,10 @@ from unmask.text.sources import TextColumn
 from unmask.text.table_rows import AskedColumn
 from unmask.text.text_file import NamedText, TextFile
 from unmask.training.hardware import choose_device, keep_freed_memory
-from unmask.using.embedding import EmbedSettings, LongTexts, embed_texts
+from unmask.using.embedding import Embedded, EmbedSettings, LongTexts, embed_texts
 from unmask.using.loaded_model import Model, Precision, load
-from unmask.using.vector_files import Writing, check_out
+from unmask.using.sparse_embedding import sparse_texts
+from unmask.using.vector_files import TAKES_SPARSE, Writing, check_out
 
 log = logging.getLogger("unmask")
 PART_TEXTS = 8192
@@ -45,6 +48,40 @@ class EmbedReport:
     long_texts: int
 
 
+class Embed(Protocol):
+    """Makes vectors of texts."""
+
+    def __call__(self, texts: Sequence[str], *, names: Sequence[str]) -> Embedded[Any]:
+        """As `embed_texts`, or `sparse_texts`."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How the texts of a file become vectors.
+
+    Attributes:
+        embed: Does it.
+        pooling: As for `EmbedSettings`; or `splade`, for sparse vectors.
+        settings: The others.
+        dimension: Numbers of a vector.
+        longest: Tokens of a text that the model takes.
+    """
+
+    embed: Embed
+    pooling: Pooling | Literal["splade"]
+    settings: EmbedSettings
+    dimension: int
+    longest: int
+
+    def describe(self) -> str:
+        """In words."""
+        if self.pooling == SPLADE:
+            taken = "sparse, a number for each token of the vocabulary (SPLADE)"
+        else:
+            taken = "the mean of its tokens" if self.pooling == "mean" else "its first token"
+        return f"a text's vector is {taken}{', divided by its length' if self.settings.normalize else ''}"
+
+
 class EmbeddedFile(Result):
     """A file of vectors.
 
@@ -60,7 +97,7 @@ class EmbeddedFile(Result):
 
     out: str
     dimension: int
-    pooling: Pooling
+    pooling: Pooling | Literal["splade"]
     normalize: bool
     texts: int
     tokens: int
@@ -100,8 +137,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         model: A model, its folder, or its name on the hub.
         file: Text, a text a line; or a table, or any other kind that is read. Also `-`, standard input, or a pipe: of
             lines.
-        out: A .npy file; or .parquet, which holds ids. Also at an address.
-        pooling, normalize, long_texts: As for `Model.embed_settings`.
+        out: A .npy file; or .parquet, which holds ids, and sparse vectors. Also at an address.
+        pooling, normalize, long_texts: As for `Model.embed_settings`. Where the folder asks for sparse vectors and no
+            pooling is asked for, they are made; of a text in several parts the maximum is taken.
         column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
         precision, strict: As for `load`.
         overwrite: Whether `out` is replaced.
@@ -109,12 +147,18 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
-        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`.
+        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`; or vectors are
+            sparse, and `out` is a .npy file.
     """
     with staged_file(out, overwrite=overwrite) as target:
         check_out(target, overwrite=overwrite)
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
-        how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+        how = embedding_of(loaded, pooling, normalize, long_texts)
+        if how.pooling == SPLADE and target.suffix not in TAKES_SPARSE:
+            raise RunError(
+                f"{out}: the vectors of {loaded.folder} are sparse, and are written as {' or '.join(TAKES_SPARSE)}; "
+                "give --out this ending, or ask for --pooling mean"
+            )
         loaded.to(choose_device())
         with readable(file) as here:
             texts = TextFile(here, column=column, id_column=id_column)
@@ -123,26 +167,24 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             tell = notify or usual_notify()
             done, begin = 0, time.perf_counter()
             note(texts.describe())
-            taken = "the mean of its tokens" if how.pooling == "mean" else "its first token"
-            note(f"a text's vector is {taken}{', divided by its length' if how.normalize else ''}")
+            note(how.describe())
 
             def count(chars: int) -> None:
                 nonlocal done
                 done += chars
                 tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
-            report = embed_file(loaded, texts, target, how, count=count)
+            report = embed_file(how, texts, target, count=count)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:
-        what = "split into parts" if how.long_texts == "split" else "cut off"
-        longest = loaded.embedder.config.max_position_embeddings
-        note(f"longer than the model's {longest} tokens, and {what}: {report.long_texts:,} texts")
+        what = "split into parts" if how.settings.long_texts == "split" else "cut off"
+        note(f"longer than the model's {how.longest} tokens, and {what}: {report.long_texts:,} texts")
     figures: dict[str, Any] = {
         "out": address_of(out) or str(out),
-        "dimension": loaded.embedder.config.hidden_size,
+        "dimension": how.dimension,
         "pooling": how.pooling,
-        "normalize": how.normalize,
+        "normalize": how.settings.normalize,
         **asdict(report),
         "skipped": dict(texts.skipped),
         "seconds": time.perf_counter() - begin,
@@ -152,16 +194,36 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     return EmbeddedFile(figures)
 
 
-def embed_file(
-    model: Model, file: TextFile, out: Path, settings: EmbedSettings, *, count: Callable[[int], None]
-) -> EmbedReport:
+def embedding_of(
+    model: Model, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+) -> Embedding:
+    """As asked for, and else as the model's folder says.
+
+    Raises:
+        ModelError: As `Model.embed_settings`, or `Model.makes_sparse`.
+        SettingsError: Something is asked for that there is not.
+    """
+    if pooling is None and model.makes_sparse:
+        model.check_head()
+        how = EmbedSettings(normalize=bool(normalize), long_texts=long_texts)
+        config = model.predictor.config
+        embed: Embed = partial(
+            sparse_texts, model.predictor, model.tokenizer, long_texts=how.long_texts, unit=how.normalize
+        )
+        return Embedding(embed, SPLADE, how, config.vocab_size, config.max_position_embeddings)
+    how = model.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+    config = model.embedder.config
+    embed = partial(embed_texts, model.embedder, model.tokenizer, settings=how)
+    return Embedding(embed, how.pooling, how, config.hidden_size, config.max_position_embeddings)
+
+
+def embed_file(how: Embedding, file: TextFile, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
     """Embeds the texts of a file, some thousands at a time.
 
     Args:
-        model: Any.
+        how: Embeddings are made.
         file: The texts.
         out: A .npy or .parquet file; replaced where it is there.
-        settings: How embeddings are made.
         count: Is told the characters of each part of the texts that is done.
 
     Raises:
@@ -169,10 +231,10 @@ def embed_file(
             no ids, so that its rows would not be those of the file. Nothing is left behind then.
     """
     num_texts = num_tokens = num_long = 0
-    with Writing(out, model.embedder.config.hidden_size) as writer:
+    with Writing(out, how.dimension) as writer:
         for part in parts(file.read() if writer.keeps_ids else _without_gaps(file)):
             names = [f"{file.source.path}: text {text.id!r}" for text in part]
-            done = embed_texts(model.embedder, model.tokenizer, [text.text for text in part], settings, names=names)
+            done = how.embed([text.text for text in part], names=names)
             try:
                 writer.add([text.id for text in part], done.vectors)
             except CorpusError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from unmask.runner import Network, TextRows, run
 from unmask.text.reading import check_characters
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.using.likeliest import cut
+from unmask.using.sparse_vectors import SparseVectors
 
+Vectors = TypeVar("Vectors", bound=NDArray[np.float32] | SparseVectors)
 LongTexts = Literal["error", "split", "truncate"]
 PART_TEXTS = 8192  # tokenized and packed at once
 
@@ -50,23 +52,23 @@ class EmbedSettings:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedded(Generic[Vectors]):
     """Embeddings, and what they were made of.
 
     Attributes:
-        vectors: [texts, hidden_size], float32.
+        vectors: [texts, hidden_size], float32; or as wide as the vocabulary, and sparse.
         num_tokens: Of the texts, without special tokens and without what was cut off.
         num_long: Texts that were longer than the model.
     """
 
-    vectors: NDArray[np.float32]
+    vectors: Vectors
     num_tokens: int
     num_long: int
 
 
 def embed_texts(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
-) -> Embedded:
+) -> Embedded[NDArray[np.float32]]:
     """Embeds texts. Memory beside the result does not grow with their number.
 
     Args:
@@ -88,8 +90,7 @@ def embed_texts(
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
         sequences, owners, long = windows_of(model, tokenizer, part, settings.long_texts, called)
         vectors[begin : begin + len(part)] = pooled(model, tokenizer, sequences, owners, settings, len(part))
-        around = len(tokenizer.special.around)
-        num_tokens += sum(map(len, sequences)) - around * len(sequences)
+        num_tokens += count_tokens(tokenizer, sequences)
         num_long += long
     return Embedded(vectors, num_tokens, num_long)
 
@@ -124,6 +125,11 @@ def windows_of(
         sequences += windows
         owners += [number] * len(windows)
     return sequences, np.array(owners, dtype=np.int64), num_long
+
+
+def count_tokens(tokenizer: Tokenizer, windows: Sequence[NDArray[np.int32]]) -> int:
+    """Of windows, without special tokens."""
+    return sum(map(len, windows)) - len(tokenizer.special.around) * len(windows)
 
 
 @torch.inference_mode()

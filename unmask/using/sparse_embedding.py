@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.runner import Predictor, TextRows, logits_at, run
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.using.embedding import LongTexts, windows_of
+from unmask.using.embedding import Embedded, LongTexts, count_tokens, windows_of
 from unmask.using.sparse_vectors import SparseVectors
 
 _TEXTS_AT_ONCE = 256  # whose vectors are dense for a while
@@ -21,8 +21,14 @@ _TEXTS_AT_ONCE = 256  # whose vectors are dense for a while
 
 @torch.inference_mode()
 def sparse_texts(
-    model: Predictor, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, *, names: Sequence[str] = ()
-) -> SparseVectors:
+    model: Predictor,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    long_texts: LongTexts,
+    *,
+    unit: bool = False,
+    names: Sequence[str] = (),
+) -> Embedded[SparseVectors]:
     """log(1 + relu(the largest logit over a text's tokens, special tokens included)), of each text.
 
     Args:
@@ -30,6 +36,7 @@ def sparse_texts(
         tokenizer: Its tokenizer.
         texts, names: As for `embed_texts`.
         long_texts: What becomes of texts longer than the model; `split`: the maximum is over all windows.
+        unit: Whether each is divided by its Euclidean length; what is all 0 stays so.
 
     Raises:
         SettingsError: As `embed_texts`.
@@ -37,10 +44,11 @@ def sparse_texts(
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.training.splade`.
     """
     found = [SparseVectors.of(np.zeros((0, model.config.vocab_size), dtype=np.float32))]
+    num_tokens = num_long = 0
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         part = texts[begin : begin + _TEXTS_AT_ONCE]
         called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        sequences, owners, _ = windows_of(model, tokenizer, part, long_texts, called)
+        sequences, owners, long = windows_of(model, tokenizer, part, long_texts, called)
         of_windows: list[SparseVectors | None] = [None] * len(sequences)
         for rows, hidden_TD in run(model, sequences):
             largest_EV = _largest(model, hidden_TD, rows).relu_().log1p_().cpu().numpy()
@@ -51,7 +59,10 @@ def sparse_texts(
         if len(windows) > len(part):
             windows = _over_windows(windows, owners.tolist(), len(part))
         found += windows
-    return SparseVectors.joined(found)
+        num_tokens += count_tokens(tokenizer, sequences)
+        num_long += long
+    vectors = SparseVectors.joined(found)
+    return Embedded(vectors.unit() if unit else vectors, num_tokens, num_long)
 
 
 def _largest(model: Predictor, hidden_TD: Tensor, rows: TextRows) -> Tensor:

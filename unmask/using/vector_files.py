@@ -1,4 +1,4 @@
-"""Files of vectors, written part by part: .npy, and Parquet with the texts' ids.
+"""Files of vectors, written part by part: .npy, and Parquet with the texts' ids, which takes sparse ones too.
 
 A file has its name only when it is whole.
 """
@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 from unmask.claimed import check_file, held_file
 from unmask.errors import CorpusError, RunError
 from unmask.text.reading import broken_character
+from unmask.using.sparse_vectors import SparseVectors
 
 
 class VectorFile(Protocol):
     """A file that is being written."""
 
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
-        """Writes some more vectors [texts, hidden_size], float32, with their ids."""
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
+        """Writes some more vectors [texts, dimension], float32, with their ids."""
 
     def close(self) -> None:
         """Writes what stands at the file's end or depends on it."""
 
 
 class NpyFile:
-    """One array [texts, hidden_size], float32, in the order of the texts; ids are not kept."""
+    """One array [texts, dimension], float32, in the order of the texts; ids are not kept."""
 
     def __init__(self, path: Path, dimension: int) -> None:
         self._file = path.open("wb")
@@ -45,8 +46,10 @@ class NpyFile:
         header = {"descr": "<f4", "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
-        """As `VectorFile`."""
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
+        """As `VectorFile`; dense ones."""
+        if isinstance(vectors, SparseVectors):
+            raise TypeError("an array of sparse vectors would be mostly zeros")
         self._shape = (self._shape[0] + len(ids), self._shape[1])
         self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
 
@@ -58,33 +61,34 @@ class NpyFile:
 
 
 class ParquetFile:
-    """Columns `id` (whole numbers or texts, as they were given) and `embedding` (lists of one length, float32)."""
+    """Columns `id` (whole numbers or texts, as they were given) and `embedding` (lists of one length, float32).
+
+    Of sparse vectors `indices` and `values` stand in place of `embedding`: lists of which numbers are not 0 (int32,
+    ascending) and what they are (float32).
+    """
 
     def __init__(self, path: Path, dimension: int) -> None:
-        self._file, self._dimension = path.open("wb"), dimension
+        self._file = path.open("wb")
         self._writer: pq.ParquetWriter | None = None
         self._kind: type[str] | type[int] = int
 
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
         """As `VectorFile`.
 
         Raises:
             CorpusError: Some ids are texts and some are numbers; or one cannot be stored.
         """
+        columns = _columns(vectors)
         if self._writer is None:
             self._kind = type(ids[0])
-            self._writer = pq.ParquetWriter(self._file, self._schema())
+            kinds = {"id": pa.string() if self._kind is str else pa.int64()}
+            kinds |= {name: column.type for name, column in columns.items()}
+            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds))
         if odd := [id_ for id_ in ids if type(id_) is not self._kind]:
             raise CorpusError(f"the id {odd[0]!r} is {type(odd[0]).__name__}, but the first was {self._kind.__name__}")
         if wrong := next(filter(None, map(_what_is_wrong, ids)), None):
             raise CorpusError(wrong)
-        values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-        columns = [ids, pa.FixedSizeListArray.from_arrays(values, self._dimension)]
-        self._writer.write_table(pa.Table.from_arrays(list(map(_as_array, columns)), schema=self._schema()))
-
-    def _schema(self) -> pa.Schema:
-        kind = pa.string() if self._kind is str else pa.int64()
-        return pa.schema([("id", kind), ("embedding", pa.list_(pa.float32(), self._dimension))])
+        self._writer.write_table(pa.table({"id": ids, **columns}, schema=self._writer.schema))
 
     def close(self) -> None:
         """As `VectorFile`."""
@@ -106,11 +110,16 @@ def _what_is_wrong(id_: str | int) -> str | None:
     return f"the id {id_} does not fit into 64 bits; give ids as texts (in quotes), or other ones with --id-column"
 
 
-def _as_array(column: Sequence[str | int] | pa.Array) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.array(column)
+def _columns(vectors: NDArray[np.float32] | SparseVectors) -> dict[str, pa.Array]:
+    if isinstance(vectors, SparseVectors):
+        begins = pa.array(vectors.begins.astype(np.int32))
+        numbers = {"indices": vectors.tokens, "values": vectors.values}
+        return {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
+    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
 
 
-KEEPS_IDS = {".parquet"}
+KEEPS_IDS = TAKES_SPARSE = {".parquet"}
 KINDS: dict[str, Callable[[Path, int], VectorFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
 
 
@@ -167,7 +176,7 @@ class Writing:
             self._held = held.pop_all()
         return self
 
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32]) -> None:
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
         """As `VectorFile`."""
         with _as_run_error(self.out):
             self._file.add(ids, vectors)

@@ -84,7 +84,7 @@ def test_an_index_finds_what_its_vectors_say(
 
 def test_texts_in_memory_and_what_an_index_says_of_itself(model_folder: Path, tmp_path: Path) -> None:
     index = unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=tmp_path / "index")
-    assert "8 documents in 8 passages of up to 64 tokens" in repr(index)
+    assert "8 documents in 8 passages of up to 512 tokens" in repr(index)
     assert not (tmp_path / "index" / "given").exists()
     found = index.query(["the dog sees the dog at sea", "the queen"], top_k=2)
     assert [len(each["hits"]) for each in found.queries] == [2, 2]
@@ -114,6 +114,19 @@ def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> N
             assert LONG[passage.begin - 1] == " " or passage.begin == 0
             end = passage.begin + len(passage.text)
         assert end == len(LONG)
+
+
+def test_passages_longer_than_the_model(model_folder: Path, tmp_path: Path) -> None:
+    """They go through it in windows."""
+    index = unmask.Index.build(model_folder, [LONG], out=tmp_path / "index", passage_tokens=200, overlap_tokens=0)
+    model = unmask.load(model_folder)
+    passages = [index._stored.passage(number).text for number in range(index.to_dict()["passages"])]
+    assert "".join(passages) == LONG
+    assert 64 < max(len(model.tokenizer.encode_prompt(passage)) for passage in passages) <= 200
+    vectors = model.embed(passages, normalize=True, long_texts="split")
+    [hit] = hits_of(index, "the ship")
+    best = (vectors @ model.embed(["the ship"], normalize=True)[0]).max()
+    assert hit["score"] == pytest.approx(best, abs=1e-6)
 
 
 def test_a_stopped_index_goes_on_as_if_it_had_not(
@@ -248,10 +261,10 @@ def test_what_cannot_be_asked_or_indexed(main: Main, model_folder: Path, table: 
     def build(*paths: Path, **options: Any) -> None:
         unmask.Index.build(model_folder, list(paths), out=tmp_path / "new", **options)
 
-    with pytest.raises(SettingsError, match=r"passage_tokens=5: .* takes \d+ to 64"):
+    with pytest.raises(SettingsError, match=r"passage_tokens=5: a passage has 10 to 65,536 tokens"):
         build(table, passage_tokens=5)
-    with pytest.raises(SettingsError, match="overlap_tokens=60: a passage has .* shares at most half"):
-        build(table, overlap_tokens=60)
+    with pytest.raises(SettingsError, match="overlap_tokens=300: a passage has .* shares at most half"):
+        build(table, overlap_tokens=300)
     with pytest.raises(SettingsError, match='similarity "manhattan" is not offered'):
         build(table, similarity="manhattan")
     with pytest.raises(CorpusError, match="there is no column 'name'; columns are id, title, text"):
@@ -291,6 +304,8 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     model = unmask.load(model_folder)
     np.testing.assert_array_equal(encoder.embed_queries(["a ship"]), model.embed(["the king: a ship"]))
     np.testing.assert_array_equal(encoder.embed_documents(["a ship"]), model.embed(["the dog: a ship"]))
+    (model_folder / "sentence_bert_config.json").write_text('{"max_seq_length": 64}')  # all that the model takes
+    assert open_encoder(model_folder, AskedEncoding()).settings.passage_tokens == 512
     plain = open_encoder(model_folder, AskedEncoding(query_prompt="", document_prompt="", similarity="cosine"))
     np.testing.assert_array_equal(plain.embed_queries(["a ship"]), model.embed(["a ship"], normalize=True))
 

@@ -89,7 +89,9 @@ DocumentPromptOption = Annotated[
 ]
 PassageTokensOption = Annotated[
     int | None,
-    typer.Option(help="Tokens of a passage of a long document. \\[default: what the model takes, at most 512]"),
+    typer.Option(
+        help="Tokens of a passage of a long document; longer ones than the model in windows. \\[default: 512]"
+    ),
 ]
 SimilarityOption = Annotated[
     Similarity | None, typer.Option(help="\\[default: what the model's folder says, else cosine; dot of sparse ones]")

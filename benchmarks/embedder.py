@@ -22,7 +22,8 @@ Trainer around them would add to their time.
 A cell is a corpus, a way and a seed, which is that of the pretraining too. Its line is appended when it is known; what
 is there with the same settings is not made again, so that a run that was stopped goes on with the same command, and the
 table is of what is there. Where the masked language model is gone, it is pretrained anew; a line says of which one it
-is (`masked_lm`), since minutes make no two that are equal.
+is (`masked_lm`), since minutes make no two that are equal. What a way has trained is kept, so that it can be
+measured again, in passages of another length (`--passage-tokens`).
 """
 
 from __future__ import annotations
@@ -69,9 +70,13 @@ def passages_of(corpus: Path, model: Path) -> list[str]:
     return passages
 
 
-def figures_of(model: Path, corpus: Path, baselines: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+def figures_of(
+    model: Path, corpus: Path, passage_tokens: int, baselines: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Figures of a model, and of words, by system and task."""
-    result = unmask.evaluate_search(model, [corpus], baselines=baselines, precision="bf16")
+    result = unmask.evaluate_search(
+        model, [corpus], baselines=baselines, passage_tokens=passage_tokens, precision="bf16"
+    )
     return {
         system: {
             task: {"queries": each["queries"], **{key: each["systems"][system][key] for key in FIGURES}}
@@ -238,26 +243,29 @@ def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, 
     return fit_peer(network, losses.CachedMultipleNegativesRankingLoss(network, mini_batch_size=32), make, **how)
 
 
-def measure(way: str, model: Path, corpus: Path, work: Path, asked: argparse.Namespace, seed: int) -> dict[str, Any]:
+def measure(
+    way: str, settings: str, model: Path, corpus: Path, work: Path, asked: argparse.Namespace, seed: int
+) -> dict[str, Any]:
     """What a cell comes to."""
     if way == "mean":
-        found = figures_of(model, corpus, WORDS)
+        found = figures_of(model, corpus, asked.passage_tokens, WORDS)
         return {"mean": found.pop(str(model)), **found}
-    if way in ("unmask", "sparse"):
-        trained = train_ours(model, corpus, work / way, asked.minutes, seed, sparse=way == "sparse")
-        return with_figures(trained, corpus)
-    passages = passages_of(corpus, model)
-    how = {"seed": seed, "precision": asked.peer_precision, "rate": asked.peer_rate}
+    peers = {"seed": seed, "precision": asked.peer_precision, "rate": asked.peer_rate}
     if way == "speed":
-        return speeds(model, corpus, passages, work, asked.minutes, **how)
-    train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
-    return with_figures(train(model, passages, work, seconds=60 * asked.minutes, **how), corpus)
-
-
-def with_figures(trained: dict[str, Any], corpus: Path) -> dict[str, Any]:
-    """How a model was trained, and what it comes to."""
-    folder = trained.pop("model")
-    return {"figures": figures_of(Path(folder), corpus)[folder], "trained": trained}
+        return speeds(model, corpus, passages_of(corpus, model), work, asked.minutes, **peers)
+    note = work / f"{way}.json"
+    if not note.exists() or (trained := json.loads(note.read_text()))["settings"] != settings:
+        if way in ("unmask", "sparse"):
+            made = train_ours(model, corpus, work / way, asked.minutes, seed, sparse=way == "sparse")
+        else:
+            train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
+            made = train(model, passages_of(corpus, model), work, seconds=60 * asked.minutes, **peers)
+        trained = {"settings": settings, "masked_lm": checkpoint_sha256(model), **made}
+        note.write_text(json.dumps(trained))
+    folder = trained["model"]
+    figures = figures_of(Path(folder), corpus, asked.passage_tokens)[folder]
+    kept = {key: value for key, value in trained.items() if key not in ("settings", "masked_lm", "model")}
+    return {"figures": figures, "trained": kept}
 
 
 def settings_hash(corpus: Path, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
@@ -286,27 +294,29 @@ def over_seeds(values: Sequence[float]) -> str:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A row a corpus and way, over the seeds that are there."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    """A row a corpus, a way and a length of passages, over the seeds that are there."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
+        length = line["passage_tokens"]
         if line["way"] == "mean":
-            found[line["corpus"], "mean"].append(line["mean"])
-            found.update({(line["corpus"], word): [line[word]] for word in WORDS})  # the same for all seeds
+            found[line["corpus"], "mean", length].append(line["mean"])
+            found.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # the same for all seeds
         elif line["way"] in WAYS:
-            found[line["corpus"], line["way"]].append(line.get("figures", line))
-    yield "| text | way | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
-    corpora = dict.fromkeys(corpus for corpus, _ in found)
-    shown = (*WORDS, *(way for way in WAYS if way != "speed"))
-    for corpus, way in ((corpus, way) for corpus in corpora for way in shown if (corpus, way) in found):
-        each = found[corpus, way]
+            found[line["corpus"], line["way"], length].append(line.get("figures", line))
+    yield "| text | way | passages | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    corpora = [*dict.fromkeys(corpus for corpus, *_ in found)]
+    shown = [*WORDS, *(way for way in WAYS if way != "speed")]
+    rows = [row for row in found if row[1] in shown]
+    for row in sorted(rows, key=lambda row: (corpora.index(row[0]), shown.index(row[1]), row[2])):
+        (corpus, way, length), each = row, found[row]
         cells = [
             over_seeds([figures[task][key] for figures in each]) if task in each[0] else ""
             for task in ("crop", "title")
             for key in FIGURES
         ]
-        yield f"| {corpus} | {way} | {'' if way in WORDS else len(each)} | {' | '.join(cells)} |"
-    for (corpus, way), each in found.items():
+        yield f"| {corpus} | {way} | {length or ''} | {len(each) if length else ''} | {' | '.join(cells)} |"
+    for (corpus, way, _), each in found.items():
         if way == "speed":
             ratios = [ratio for line in each for ratio in line["ratios"]]
             yield ""
@@ -327,6 +337,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="of the documents, where few")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--passage-tokens", type=int, default=512, help="of what documents are measured in")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
     parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
@@ -344,12 +355,15 @@ def main() -> None:
             overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
             settings = settings_hash(corpus, overrides, asked)
             current.add(settings)
-            there = {(line["corpus"], line["way"], line["seed"], line["settings"]) for line in load(asked.results)}
-            for way in [way for way in asked.ways.split(",") if (name, way, seed, settings) not in there]:
+            keys = ("corpus", "way", "seed", "settings", "passage_tokens")
+            there = {tuple(line[key] for key in keys) for line in load(asked.results)}
+            cells = [(name, way, seed, settings, asked.passage_tokens) for way in asked.ways.split(",")]
+            for _, way, *_ in [cell for cell in cells if cell not in there]:
                 model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
                 line = {
                     "corpus": name, "way": way, "seed": seed, "settings": settings, "minutes": asked.minutes,
-                    "masked_lm": checkpoint_sha256(model)[:16], **measure(way, model, corpus, work, asked, seed),
+                    "passage_tokens": asked.passage_tokens, "masked_lm": checkpoint_sha256(model)[:16],
+                    **measure(way, settings, model, corpus, work, asked, seed),
                 }  # fmt: skip
                 append(asked.results, line | circumstances())
                 print(json.dumps(line), file=sys.stderr, flush=True)

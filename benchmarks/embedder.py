@@ -54,6 +54,7 @@ from unmask.searching.item_documents import HELD_OUT, held_out_rule
 from unmask.text.corpus import Corpus
 
 WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
+PEERS = ("tsdae", "simcse", "speed")  # in part of others
 WORDS = ("bm25", "tfidf")  # measured with the mean
 FIGURES = ("recall_at_10", "ndcg_at_10")
 PASSAGE_WORDS = 100
@@ -253,26 +254,27 @@ def measure(
     peers = {"seed": seed, "precision": asked.peer_precision, "rate": asked.peer_rate}
     if way == "speed":
         return speeds(model, corpus, passages_of(corpus, model), work, asked.minutes, **peers)
-    note = work / f"{way}.json"
-    if not note.exists() or (trained := json.loads(note.read_text()))["settings"] != settings:
+    note, made_of = work / f"{way}.json", [settings, checkpoint_sha256(model)]
+    if not note.exists() or (trained := json.loads(note.read_text()))["made_of"] != made_of:
+        note.unlink(missing_ok=True)
         if way in ("unmask", "sparse"):
             made = train_ours(model, corpus, work / way, asked.minutes, seed, sparse=way == "sparse")
         else:
             train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
             made = train(model, passages_of(corpus, model), work, seconds=60 * asked.minutes, **peers)
-        trained = {"settings": settings, "masked_lm": checkpoint_sha256(model), **made}
+        trained = {"made_of": made_of, **made}
         note.write_text(json.dumps(trained))
     folder = trained["model"]
     figures = figures_of(Path(folder), corpus, asked.passage_tokens)[folder]
-    kept = {key: value for key, value in trained.items() if key not in ("settings", "masked_lm", "model")}
+    kept = {key: value for key, value in trained.items() if key not in ("made_of", "model")}
     return {"figures": figures, "trained": kept}
 
 
-def settings_hash(corpus: Path, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
-    """Of all that figures depend on, but for the way, the seed and the code."""
+def settings_hash(way: str, corpus: Path, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
+    """Of all that figures depend on, but for the seed, the length of passages and the code."""
     content = [
         file_sha256(corpus), dict(overrides), asked.pretrain_minutes, asked.minutes,
-        EmbedderSettings().model_dump(mode="json"),
+        EmbedderSettings().model_dump(mode="json"), *([asked.peer_rate, asked.peer_precision] if way in PEERS else []),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -337,7 +339,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="of the documents, where few")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--passage-tokens", type=int, default=512, help="of what documents are measured in")
+    parser.add_argument("--passage-tokens", type=int, default=128, help="that documents are measured in")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
     parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
@@ -353,18 +355,17 @@ def main() -> None:
             name, _, source = given.partition("=")
             corpus, work = Path(source), asked.work / f"{name}-{seed}"
             overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
-            settings = settings_hash(corpus, overrides, asked)
-            current.add(settings)
-            keys = ("corpus", "way", "seed", "settings", "passage_tokens")
-            there = {tuple(line[key] for key in keys) for line in load(asked.results)}
-            cells = [(name, way, seed, settings, asked.passage_tokens) for way in asked.ways.split(",")]
-            for _, way, *_ in [cell for cell in cells if cell not in there]:
-                model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
-                line = {
-                    "corpus": name, "way": way, "seed": seed, "settings": settings, "minutes": asked.minutes,
-                    "passage_tokens": asked.passage_tokens, "masked_lm": checkpoint_sha256(model)[:16],
-                    **measure(way, settings, model, corpus, work, asked, seed),
+            current |= {settings_hash(way, corpus, overrides, asked) for way in WAYS}
+            for way in asked.ways.split(","):
+                cell = {
+                    "corpus": name, "way": way, "seed": seed, "settings": settings_hash(way, corpus, overrides, asked),
+                    "minutes": asked.minutes, "passage_tokens": 0 if way == "speed" else asked.passage_tokens,
                 }  # fmt: skip
+                if any(cell.items() <= line.items() for line in load(asked.results)):
+                    continue
+                model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
+                found = measure(way, cell["settings"], model, corpus, work, asked, seed)
+                line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | found
                 append(asked.results, line | circumstances())
                 print(json.dumps(line), file=sys.stderr, flush=True)
     lines = [line for line in load(asked.results) if line["settings"] in current]

@@ -46,7 +46,7 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
         ),
     ] = None,
     long_texts: Annotated[
-        LongTexts, typer.Option(help="Texts longer than the model: an error, the mean of their parts, or cut off.")
+        LongTexts, typer.Option(help="Texts longer than the model: an error, their parts taken together, or cut off.")
     ] = LongTexts.error,
     column: ColumnOption = None,
     id_column: Annotated[

@@ -90,7 +90,8 @@ DocumentPromptOption = Annotated[
 PassageTokensOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens of a passage of a long document; longer ones than the model in windows. \\[default: 512]"
+        help="Tokens of a passage of a long document; more than the model takes are seen in windows. \\[default: what "
+        "it takes, at most 512]"
     ),
 ]
 SimilarityOption = Annotated[

@@ -55,7 +55,7 @@ def read_pooling(folder: Path) -> Pooling:
     if sparse_file(folder) is not None:
         raise ModelError(
             f"{folder}: its vectors are sparse (SPLADE), which `unmask embed`, `search` and `evaluate-search` make, "
-            "and in Python sentence_transformers.SparseEncoder(folder); for dense ones ask for pooling mean"
+            "or sentence_transformers.SparseEncoder(folder); for dense ones ask for pooling mean"
         )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):

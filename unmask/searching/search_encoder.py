@@ -4,11 +4,11 @@ What sentence-transformers writes beside a model decides, as far as nobody asks 
 
     modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`; or SPLADE (1_SpladePooling)
     config_sentence_transformers.json      `prompts`, what stands before queries and documents; `similarity_fn_name`
-    sentence_bert_config.json              `max_seq_length`, which passages are fitted into where the model takes more
+    sentence_bert_config.json              `max_seq_length`, which passages are fitted into
 
-A passage that is longer than the model is seen in windows that follow each other, and its vector is the mean over all
-tokens, or the maximum where vectors are sparse. Of small models that is better than as many short passages: a text is
-known by more than the words of one window (docs/results.md).
+Whoever asks for passages longer than the model has them seen in windows that follow each other, of which the first has
+the prompt and a title. The vector is the mean over all tokens (over first tokens, where these are pooled), or the
+maximum where vectors are sparse.
 
 Of documents' prompts the first that is not empty is taken, of `document`, `passage` and `corpus`. sentence-transformers
 takes the first that is there, and fills in an empty `document` itself, so that a model whose file names `passage` alone
@@ -41,7 +41,7 @@ from unmask.values import load_json
 Similarity = Literal["cosine", "dot"]
 _SETTINGS, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-_PASSAGE_TOKENS = 512  # where nobody asks for more, and the model's folder says nothing
+_MOST_TOKENS = 512  # of a passage, where nobody asks for more
 _LONGEST_PASSAGE = 1 << 16
 
 
@@ -191,11 +191,7 @@ def _pooling(model: Model, asked: AskedEncoding) -> Pooling | Literal["splade"]:
 
 
 def _longest(model: Model, asked: int | None, *, is_sparse: bool) -> int:
-    """Tokens of a passage, special ones included.
-
-    A limit below what the model takes is its makers' choice of a passage. What the model cannot take at once is no such
-    choice: a passage of the usual length goes through it in windows.
-    """
+    """Tokens of a passage, special ones included."""
     network = model.predictor if is_sparse else model.embedder
     takes = network.config.max_position_embeddings
     least = len(model.tokenizer.special.around) + 8
@@ -204,9 +200,9 @@ def _longest(model: Model, asked: int | None, *, is_sparse: bool) -> int:
             raise SettingsError(f"--passage-tokens {asked}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens")
         return asked
     said = _read(model.folder / _LIMITS).get("max_seq_length")
-    if isinstance(said, int) and not isinstance(said, bool) and least <= said < takes:
-        return min(said, _PASSAGE_TOKENS)
-    return _PASSAGE_TOKENS
+    if isinstance(said, int) and not isinstance(said, bool) and said >= least:
+        takes = min(takes, said)
+    return min(takes, _MOST_TOKENS)
 
 
 def _prompts(content: dict[str, Any], file: Path) -> dict[str, str]:

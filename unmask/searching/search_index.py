@@ -141,8 +141,8 @@ class Index(Readable):
             out: The index's folder.
             column, id_column, title_column, documents: As for `unmask.searching.document_reading.DocumentFiles`.
             passage_tokens: Of the passages that long documents are embedded in, with special tokens and the prompt;
-                those longer than the model in windows. None: 512, or what sentence-transformers' files say where that
-                is less than the model takes.
+                None: what the model takes, and sentence-transformers gives it, at most 512. Passages longer than the
+                model are seen in windows.
             overlap_tokens: That a passage shares with the one before it; None: an eighth.
             query_prompt, document_prompt: What stands before queries and passages; None: what the model's folder says.
             pooling: As for `Model.embed_settings`.

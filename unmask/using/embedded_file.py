@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from unmask.addresses import address_of
-from unmask.errors import CorpusError, RunError
+from unmask.errors import CorpusError, ModelError, RunError
 from unmask.folders.layout_names import Pooling
 from unmask.folders.sentence_files import SPLADE
 from unmask.notebook import usual_notify
@@ -56,20 +56,20 @@ class Embed(Protocol):
 
 
 @dataclass(frozen=True)
-class Embedding:
+class TextEmbedding:
     """How the texts of a file become vectors.
 
     Attributes:
         embed: Does it.
-        pooling: As for `EmbedSettings`; or `splade`, for sparse vectors.
-        settings: The others.
+        pooling, normalize, long_texts: As for `EmbedSettings`; or `splade`, for sparse vectors.
         dimension: Numbers of a vector.
         longest: Tokens of a text that the model takes.
     """
 
     embed: Embed
     pooling: Pooling | Literal["splade"]
-    settings: EmbedSettings
+    normalize: bool
+    long_texts: LongTexts
     dimension: int
     longest: int
 
@@ -79,7 +79,7 @@ class Embedding:
             taken = "sparse, a number for each token of the vocabulary (SPLADE)"
         else:
             taken = "the mean of its tokens" if self.pooling == "mean" else "its first token"
-        return f"a text's vector is {taken}{', divided by its length' if self.settings.normalize else ''}"
+        return f"a text's vector is {taken}{', divided by its length' if self.normalize else ''}"
 
 
 class EmbeddedFile(Result):
@@ -178,13 +178,13 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if report.long_texts:
-        what = "split into parts" if how.settings.long_texts == "split" else "cut off"
+        what = "split into parts" if how.long_texts == "split" else "cut off"
         note(f"longer than the model's {how.longest} tokens, and {what}: {report.long_texts:,} texts")
     figures: dict[str, Any] = {
         "out": address_of(out) or str(out),
         "dimension": how.dimension,
         "pooling": how.pooling,
-        "normalize": how.settings.normalize,
+        "normalize": how.normalize,
         **asdict(report),
         "skipped": dict(texts.skipped),
         "seconds": time.perf_counter() - begin,
@@ -196,7 +196,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 def embedding_of(
     model: Model, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
-) -> Embedding:
+) -> TextEmbedding:
     """As asked for, and else as the model's folder says.
 
     Raises:
@@ -204,20 +204,30 @@ def embedding_of(
         SettingsError: Something is asked for that there is not.
     """
     if pooling is None and model.makes_sparse:
-        model.check_head()
+        try:
+            model.check_head()
+        except ModelError as error:
+            raise ModelError(
+                f"{model.folder}: its files ask for sparse vectors, which are made by a head for masked tokens, and it "
+                "has none; ask for --pooling mean"
+            ) from error
         how = EmbedSettings(normalize=bool(normalize), long_texts=long_texts)
         config = model.predictor.config
         embed: Embed = partial(
             sparse_texts, model.predictor, model.tokenizer, long_texts=how.long_texts, unit=how.normalize
         )
-        return Embedding(embed, SPLADE, how, config.vocab_size, config.max_position_embeddings)
+        return TextEmbedding(
+            embed, SPLADE, how.normalize, how.long_texts, config.vocab_size, config.max_position_embeddings
+        )
     how = model.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
     config = model.embedder.config
     embed = partial(embed_texts, model.embedder, model.tokenizer, settings=how)
-    return Embedding(embed, how.pooling, how, config.hidden_size, config.max_position_embeddings)
+    return TextEmbedding(
+        embed, how.pooling, how.normalize, how.long_texts, config.hidden_size, config.max_position_embeddings
+    )
 
 
-def embed_file(how: Embedding, file: TextFile, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
+def embed_file(how: TextEmbedding, file: TextFile, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
     """Embeds the texts of a file, some thousands at a time.
 
     Args:

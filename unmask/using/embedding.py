@@ -19,7 +19,7 @@ from unmask.folders.layout_names import Pooling
 from unmask.runner import Network, TextRows, run
 from unmask.text.reading import check_characters
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.using.likeliest import cut
+from unmask.using.likeliest import cut, cut_off
 from unmask.using.sparse_vectors import SparseVectors
 
 Vectors = TypeVar("Vectors", bound=NDArray[np.float32] | SparseVectors)
@@ -117,11 +117,11 @@ def windows_of(
             if long_texts == "error":
                 raise SettingsError(
                     f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes {longest}; "
-                    "long_texts='split' takes the mean of its parts, 'truncate' cuts it off (--long-texts)"
+                    "long_texts='split' takes its parts together, 'truncate' cuts it off (--long-texts)"
                 )
             num_long += 1
-            windows = cut(input_ids, longest, tokenizer.special)
-            windows = windows if long_texts == "split" else windows[:1]
+            is_split, special = long_texts == "split", tokenizer.special
+            windows = cut(input_ids, longest, special) if is_split else [cut_off(input_ids, longest, special)]
         sequences += windows
         owners += [number] * len(windows)
     return sequences, np.array(owners, dtype=np.int64), num_long

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ def special_around(input_ids: Ids, special: SpecialIds) -> tuple[int, int]:
 
 
 def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
-    """All of a text in windows that follow each other; the text itself where it fits.
+    """All of a text in as few windows as can be, about equally long, that follow each other; the text itself where it
+    fits.
 
     Args:
         input_ids: With special tokens.
@@ -49,8 +51,15 @@ def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
     if len(input_ids) <= longest:
         return [input_ids]
     before, behind = special_around(input_ids, special)
-    room, end = longest - before - behind, len(input_ids) - behind
-    return [_part(input_ids, begin, min(begin + room, end), before, behind) for begin in range(before, end, room)]
+    length = len(input_ids) - before - behind
+    number = -(-length // (longest - before - behind))
+    bounds = [before + length * n // number for n in range(number + 1)]
+    return [_part(input_ids, begin, end, before, behind) for begin, end in pairwise(bounds)]
+
+
+def cut_off(input_ids: Ids, longest: int, special: SpecialIds) -> Ids:
+    """The beginning of a text, as much as the model takes; arguments as for `cut`."""
+    return around(input_ids, 0, longest, special)[0]
 
 
 def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tuple[Ids, int]:

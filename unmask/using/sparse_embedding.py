@@ -90,7 +90,10 @@ def _over_windows(windows: Sequence[SparseVectors], owners: Sequence[int], num_t
     of_text: list[list[SparseVectors]] = [[] for _ in range(num_texts)]
     for owner, window in zip(owners, windows, strict=True):
         of_text[owner].append(window)
-    return [
-        each[0] if len(each) == 1 else SparseVectors.of(SparseVectors.joined(each).dense().max(0, keepdims=True))
-        for each in of_text
-    ]
+    return [each[0] if len(each) == 1 else _largest_of(SparseVectors.joined(each)) for each in of_text]
+
+
+def _largest_of(windows: SparseVectors) -> SparseVectors:
+    largest_1V = np.zeros((1, windows.width), dtype=np.float32)
+    np.maximum.at(largest_1V[0], windows.tokens, windows.values)
+    return SparseVectors.of(largest_1V)

@@ -64,11 +64,11 @@ class ParquetFile:
     """Columns `id` (whole numbers or texts, as they were given) and `embedding` (lists of one length, float32).
 
     Of sparse vectors `indices` and `values` stand in place of `embedding`: lists of which numbers are not 0 (int32,
-    ascending) and what they are (float32).
+    ascending) and what they are (float32); the file's metadata tell the `dimension`.
     """
 
     def __init__(self, path: Path, dimension: int) -> None:
-        self._file = path.open("wb")
+        self._file, self._dimension = path.open("wb"), dimension
         self._writer: pq.ParquetWriter | None = None
         self._kind: type[str] | type[int] = int
 
@@ -83,7 +83,7 @@ class ParquetFile:
             self._kind = type(ids[0])
             kinds = {"id": pa.string() if self._kind is str else pa.int64()}
             kinds |= {name: column.type for name, column in columns.items()}
-            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds))
+            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds, {"dimension": str(self._dimension)}))
         if odd := [id_ for id_ in ids if type(id_) is not self._kind]:
             raise CorpusError(f"the id {odd[0]!r} is {type(odd[0]).__name__}, but the first was {self._kind.__name__}")
         if wrong := next(filter(None, map(_what_is_wrong, ids)), None):

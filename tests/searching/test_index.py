@@ -167,7 +167,7 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
     build(out, resume=True, note=said.append)
     assert said == [f"{out}: the index is complete already"]
     with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, but now it is 32"):
-        build(out, resume=True, passage_tokens=32)
+        build(out, resume=True, passage_tokens=32, overlap_tokens=8)
     (out / "index.json").unlink()
     table.write_text(table.read_text().replace("the cat", "a cat"))
     with pytest.raises(RunError, match="begun on other text: block 0 of it holds other passages; an index goes on as"):

@@ -71,6 +71,7 @@ bench-rest: $(VENV)/.dev
 	$(BIN)/python benchmarks/stream.py "$(TEXT)" --table docs/benchmarks.md
 	$(BIN)/python benchmarks/scaling.py "$(TEXT)" --table docs/benchmarks.md --picture docs/pictures/scaling.svg
 	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/benchmarks.md --name training-large
+	$(BIN)/python benchmarks/search.py --graph --table docs/benchmarks.md
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }

@@ -417,6 +417,7 @@ def test_texts_from_standard_input(main: Main, run: unmask.Run, monkeypatch: pyt
 def test_conventions_of_terminals(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("masks", "The king sees.", "--tokenizer", run.folder / "model", "--strategy", "random", "--rate", 0.9)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one has no colours
     colours = re.compile(r"\x1b\[[\d;]*3[0-7]")
     assert colours.search(main(*arguments)[1])
     monkeypatch.setenv("NO_COLOR", "1")

@@ -303,7 +303,6 @@ def write_files(task: str, shared_data: Path, folder: Path) -> tuple[Path, Path]
         ("modernbert", "pairs"),
         ("modernbert", "tag"),
         ("modernbert", "answer"),
-        ("bert", "tag"),
     ],
 )
 def test_as_good_as_trainer_over_five_seeds(

@@ -270,10 +270,10 @@ def measure(
     return {"figures": figures, "trained": kept}
 
 
-def settings_hash(way: str, corpus: Path, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
-    """Of all that figures depend on, but for the seed, the length of passages and the code."""
+def settings_hash(way: str, text: str, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
+    """Of all that figures depend on, but for the seed, the length of passages and the code; `text` is a hash, too."""
     content = [
-        file_sha256(corpus), dict(overrides), asked.pretrain_minutes, asked.minutes,
+        text, dict(overrides), asked.pretrain_minutes, asked.minutes,
         EmbedderSettings().model_dump(mode="json"), *([asked.peer_rate, asked.peer_precision] if way in PEERS else []),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -349,22 +349,24 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     asked = arguments()
     shares = dict(each.split("=") for each in asked.holdout)
+    texts = {corpus: file_sha256(corpus) for corpus in (Path(given.partition("=")[2]) for given in asked.corpora)}
     current = set()
     for seed in map(int, asked.seeds.split(",")):
         for given in asked.corpora:
             name, _, source = given.partition("=")
             corpus, work = Path(source), asked.work / f"{name}-{seed}"
             overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
-            current |= {settings_hash(way, corpus, overrides, asked) for way in WAYS}
+            hashes = {way: settings_hash(way, texts[corpus], overrides, asked) for way in WAYS}
+            current |= set(hashes.values())
             for way in asked.ways.split(","):
                 cell = {
-                    "corpus": name, "way": way, "seed": seed, "settings": settings_hash(way, corpus, overrides, asked),
+                    "corpus": name, "way": way, "seed": seed, "settings": hashes[way],
                     "minutes": asked.minutes, "passage_tokens": 0 if way == "speed" else asked.passage_tokens,
                 }  # fmt: skip
                 if any(cell.items() <= line.items() for line in load(asked.results)):
                     continue
                 model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
-                found = measure(way, cell["settings"], model, corpus, work, asked, seed)
+                found = measure(way, hashes[way], model, corpus, work, asked, seed)
                 line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | found
                 append(asked.results, line | circumstances())
                 print(json.dumps(line), file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ from unmask.training.contrast import (
     FIRST,
     SECOND,
     WRONG,
+    PairedTexts,
     TextTargets,
     contrast_losses,
     contrast_objective,
@@ -104,6 +105,26 @@ def test_equal_texts_are_no_wrong_answers(hashes: tuple[int, int, int, int], lef
         assert float(found.each_N[0]) == pytest.approx(plain, abs=1e-6)
     else:
         assert float(found.each_N[0]) < plain - 0.05
+
+
+def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
+    """(q, A), (q, B), (r, B), (s, C): B is right for q, wherever it stands; q and r for B. C is right for s alone."""
+    q, r, s, a, b, c = range(6)
+    of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
+               [q, q, r, s, a, b, b, c, b])  # fmt: skip
+    found = PairedTexts.of(of)
+    no, yes = False, True
+    assert found.forth_PC.tolist() == [
+        [no, yes, yes, no, yes], [yes, no, yes, no, yes], [no, yes, no, no, yes], [no, no, no, no, no],
+    ]  # fmt: skip
+    assert found.back_PP.tolist() == found.forth_PC[:, :4].T.tolist()
+
+
+def test_a_wrong_answer_that_was_given_stays_one_however_near_it_is() -> None:
+    """Unless it is equal; and for others it is not, where it is of their document."""
+    of = texts([0, 1, 0, 1, 0, 1], [FIRST, FIRST, SECOND, SECOND, WRONG, WRONG], [7, 8, 7, 8, 7, 7],
+               [1, 2, 3, 4, 5, 4])  # fmt: skip
+    assert PairedTexts.of(of).forth_PC[:, 2:].tolist() == [[False, True], [False, True]]
 
 
 def test_beginnings_of_vectors_are_learned_too() -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from unmask.embedding.given_pairs import read_pairs
-from unmask.embedding.pair_data import pair_data
+from unmask.embedding.pair_data import PairData, pair_data
 from unmask.embedding.pair_stream import PairDrawer, PairParts, PairStream, Tokens
 from unmask.embedding.settings import EmbedderSettings, PairColumns, PairKinds
 from unmask.embedding.text_reading import read_texts
 from unmask.embedding.text_structure import DocumentParts, parts_of_text
 from unmask.embedding.token_texts import DOCUMENT_TOKENS, TextsBuilder, TokenTexts
-from unmask.errors import CorpusError, DataError, RunError, SettingsError
+from unmask.errors import CorpusError, DataError, RunError
 from unmask.rows.stream import Cursor
 from unmask.text.settings import CorpusSettings
 from unmask.text.survey import fraction
@@ -53,7 +54,7 @@ def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, hol
     for document in documents:
         parts = DocumentParts(document[0], document[1:]) if titled else DocumentParts(None, document)
         builder.add(parts, begins=True, held=fraction("\n".join(document)) < holdout)
-    return builder.finish(with_titles=titled)
+    return builder.finish()
 
 
 def spelled(tokenizer: Tokenizer, texts: TokenTexts, begin: int, end: int) -> str:
@@ -133,6 +134,8 @@ def test_what_is_drawn(tokenizer: Tokenizer, overlap: bool) -> None:
     one, other = (drawn := drawer.draw(chosen, 1, kind=2)).first, drawn.second
     assert (one.begin + one.length == other.begin).all()
     assert np.isin(other.begin, texts.paragraph).all()
+    assert min(one.length.min(), other.length.min()) >= 2
+    assert max(one.length.max(), other.length.max()) <= 9
     mixed = drawer.draw(chosen, 7)
     assert 0 < (mixed.first.begin == parts.title_begin).mean() < 1
     again = drawer.draw(chosen[5:9], 7)
@@ -190,8 +193,35 @@ def test_tables_give_titles_and_empty_texts_are_passed_over(tokenizer: Tokenizer
         read(tmp_path / "t.txt", tokenizer)
 
 
-def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None) -> TokenTexts:
-    return read_texts([path], tokenizer, CorpusSettings(), note=note, notify=lambda progress: None)
+def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
+         given: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
+    asked = CorpusSettings.model_validate(settings)
+    return read_texts([path], tokenizer, asked, given=given, note=note, notify=lambda progress: None)
+
+
+def test_rows_without_a_title_and_copies_under_another(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A paragraph is no title because other rows have one; what the corpus leaves out goes by the text."""
+
+    def body(n: int) -> str:
+        return f"the {word(n)} sees the {word(n + 70)} at sea.\n\nThe {word(n)} loves the {word(n + 90)} in winter."
+
+    titles = [f"a {word(n)}" if n % 2 else "" for n in range(40)]
+    rows = [f'"{title}","{body(n)}"\n' for n, title in enumerate(titles)]
+    copies = [f'"again","{body(n)}"\n' for n in range(10)]
+    (tmp_path / "t.csv").write_text("title,text\n" + "".join(rows + copies))
+    assert read(tmp_path / "t.csv", tokenizer).titled.tolist() == [n % 2 for n in range(40)] + [1] * 10
+    notes: list[str] = []
+    found = read(tmp_path / "t.csv", tokenizer, notes.append, cleaning={"duplicates": "drop"})
+    assert found.titled.tolist() == [n % 2 for n in range(40)]
+    assert "left out: 10 duplicates" in notes
+
+
+def test_one_heading_makes_no_titles_of_first_lines(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    texts = [f"The {word(n)} sees the {word(n + 70)} at sea.\nThe {word(n)} loves the king." for n in range(40)]
+    texts[:10] = [f"The {word(n)}\n{text}" for n, text in enumerate(texts[:10])]
+    texts[5] = f"# {texts[5]}"
+    (tmp_path / "t.txt").write_text("\n\n".join(texts))
+    assert np.flatnonzero(read(tmp_path / "t.txt", tokenizer, documents="block").titled).tolist() == [5]
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -245,16 +275,52 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, columns: dict[str, s
 
 
 def test_pairs_of_one_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("query,text\na king,the dog\na dog,The dog!\n")
+    def data(*rows: str) -> PairData:
+        (tmp_path / "p.csv").write_text("query,text\n" + "".join(f"{row}\n" for row in rows))
+        pairs = read_pairs(tmp_path / "p.csv", PairColumns())
+        return pair_data(None, pairs, tokenizer, SHORT, note=lambda text: None)
+
     with pytest.raises(CorpusError, match="all pairs have the same text"):
-        pair_data(None, read_pairs(tmp_path / "p.csv", PairColumns()), tokenizer, SHORT, note=lambda text: None)
+        data("a king,the dog", "a dog,The  dog")
+    with pytest.raises(CorpusError, match="all pairs have the same query"):
+        data("a king,the dog", "a king,the cat")
+    assert len(set(data("a king,1914", "a dog,1789").given.key.tolist())) == 2, "numbers are different answers"
+    near = "the king sees the queen in the garden in winter and the dog at sea"
+    assert len(set(data(f"a king,{near}", f"a dog,{near}!", "a cat,the ship").given.key.tolist())) == 2
+
+
+def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
+                                                       tmp_path: Path) -> None:  # fmt: skip
+    """What is a text of a pair and a document has one key and stands on one side; so do wrong answers."""
+    stories = [f"the {word(n)} sees the {word(n + 300)} and the {word(n + 600)} at sea" for n in range(200)]
+    (tmp_path / "t.txt").write_text("\n".join(stories))
+    (tmp_path / "p.csv").write_text("query,text,negative\n" + "".join(
+        f"{text[:9]},{text}!,{other}\n" for text, other in zip(stories, stories[1:] + stories[:1], strict=True)
+    ))  # fmt: skip
+    pairs, notes = read_pairs(tmp_path / "p.csv", PairColumns()), list[str]()
+    texts = read(tmp_path / "t.txt", tokenizer, given=pairs.answers)
+    data = pair_data(texts, pairs, tokenizer, SHORT, note=notes.append)
+    held = set(texts.cluster[texts.held == 1].tolist())
+    num_held = len(data.held["given"].document)
+    assert 2 < num_held == len(held) < 30
+    assert set(data.held["given"].document.tolist()) == held
+    assert not set(data.given.key.tolist()) & held
+    has_wrong = data.given.wrong.length > 0
+    assert not set(data.given.wrong_key[has_wrong].tolist()) & held
+    lost = int((~has_wrong).sum())
+    assert f"pairs: {lost:,} wrong answers are held-out documents, and are left out" in notes
+    assert set(data.given.key.tolist()) <= set(texts.cluster.tolist())
+    store = read(data_folder, tokenizer)
+    equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
+    assert read(data_folder, tokenizer, given=[equal, "the king"]).given[0] == store.cluster[3]
 
 
 def test_bad_settings() -> None:
     with pytest.raises(ValueError, match="first_lengths are from 9 to 3 tokens; give the smaller number first"):
         EmbedderSettings(first_lengths=(9, 3))
+    with pytest.raises(ValueError, match="16 tokens, which do not fit a part of a document together"):
+        EmbedderSettings(part_tokens=20)
     with pytest.raises(ValueError, match="all kinds of pairs have the weight 0"):
         PairKinds(crops=0, titles=0, neighbours=0)
     assert EmbedderSettings().dimensions_for(256) == (128, 64)
     assert EmbedderSettings(dimensions=(32, 300)).dimensions_for(256) == (32,)
-    assert issubclass(SettingsError, Exception)

@@ -79,6 +79,21 @@ def test_what_comes_is_made_once_and_is_what_would_be_made_in_time(
     assert not same(found[0][1], found[1][1])
 
 
+def test_what_was_made_of_another_version_of_the_stream_is_made_anew(
+    stream: RowStream, masker: Masker, counted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = BatchRequest(Cursor(), 8, 32, 0.0)
+    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+        taken = batches.take(first)
+        wait(batches._queue)
+        monkeypatch.setattr(stream, "version", 1, raising=False)
+        second = behind(first, taken)
+        assert second is not None
+        batches.take(second)
+        wait(batches._queue)
+    assert counted == [0.0, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.4]
+
+
 def test_as_many_are_made_ahead_as_are_asked_for(stream: RowStream, masker: Masker, counted: list[float]) -> None:
     with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
         batches.take(BatchRequest(Cursor(), 8, 32, 0.0))

@@ -42,6 +42,9 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
     Raises:
         UnmaskError: Text or pairs cannot be read or used, or the folder holds another training.
     """
+    text_pairs: TextPairs | None = None
+    if request.pairs is not None:
+        text_pairs = read_pairs(request.pairs, request.fitted.columns)
     texts, is_kept = None, goes_on and folder.texts.is_file()
     if request.given and is_kept:
         texts = TokenTexts.load(folder.texts)
@@ -51,12 +54,10 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
             files,
             request.beginning.tokenizer,
             request.choice.corpus,
+            given=() if text_pairs is None else text_pairs.answers,
             note=reporter.note,
             notify=reporter.notify,
         )
-    text_pairs: TextPairs | None = None
-    if request.pairs is not None:
-        text_pairs = read_pairs(request.pairs, request.fitted.columns)
     content = _content(request, texts)
     if goes_on:
         folder.check_same(content)

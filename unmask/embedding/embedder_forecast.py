@@ -129,7 +129,7 @@ def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> Embed
             "num_parameters": run.state.model.num_parameters,
             "dimension": run.width,
             "sparse": request.fitted.sparse is not None,
-            "pairs_a_step": min(request.fitted.batch_size, run.stream.size),
+            "pairs_a_step": run.stream.pairs_a_step,
             "steps": steps,
             "step_seconds": step_seconds,
             "seconds": steps * step_seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def chosen_embedder(
     if minutes is not None and steps is not None:
         raise SettingsError("give one of --minutes and --steps")
     for name, value in (("minutes", minutes), ("steps", steps)):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise SettingsError(f"--{name} {value}: give more than 0")
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))

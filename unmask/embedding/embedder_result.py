@@ -53,7 +53,7 @@ def write_embedder(folder: EmbedderFolder, run: EmbedderRun, request: EmbedderRe
         "tokens_seen": state.tokens_seen,
         "seconds": state.seconds,
         "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-        "pairs_seen": state.step * min(settings.batch_size, run.stream.size),
+        "pairs_seen": run.stream.pairs_before(state.cursor),
         "temperature": temperature,
         "before": {name: history[0][name] for name in names} if history else None,
         "after": after,

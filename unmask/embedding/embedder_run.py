@@ -232,6 +232,7 @@ class EmbedderRun:
             ) as self.checkpoints,
         ):
             self._consume()
+            self._evaluate()  # by the clock nobody knows which step is the last
             self._save()
         self.group.told([0.0], patient=True)  # by now the first one's thread has all files
         alike(self.group, self._take_best)
@@ -249,10 +250,10 @@ class EmbedderRun:
         model, settings = self.state.model, self.settings
         dimensions = settings.dimensions_for(model.config.hidden_size)
         beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
-        pairs, width = min(settings.batch_size, self.stream.size), self.width
+        kind = "" if settings.sparse is None else "sparse "
         self.reporter.note(
-            f"{self.stream.size:,} pairs an epoch, {pairs:,} a step; {'' if settings.sparse is None else 'sparse '}"
-            f"vectors of {width:,}{beginnings}; "
+            f"{self.stream.size:,} pairs an epoch, {self.stream.pairs_a_step:,} a step; "
+            f"{kind}vectors of {self.width:,}{beginnings}; "
             f"model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
         )

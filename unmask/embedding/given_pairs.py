@@ -19,10 +19,10 @@ import numpy as np
 
 from unmask.embedding.pair_stream import GivenPairs, Spans, Tokens
 from unmask.embedding.settings import PairColumns
-from unmask.embedding.token_texts import Ints
+from unmask.embedding.token_texts import Ints, TextKeys
 from unmask.errors import CorpusError
 from unmask.tasks.labelled_files import Gathered
-from unmask.text.near_duplicates import to_words
+from unmask.text.groups import Clusters
 from unmask.text.reading import BadInput, broken_character
 from unmask.text.sources import find_sources
 from unmask.text.table_rows import LOOK_ROWS, rows_of
@@ -58,6 +58,11 @@ class TextPairs:
 
     def __len__(self) -> int:
         return len(self.queries)
+
+    @property
+    def answers(self) -> list[str]:
+        """Right ones, and after them the wrong ones, empty where there is none."""
+        return [*self.texts, *(text or "" for text in self.negatives)]
 
 
 def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
@@ -155,7 +160,13 @@ def _belongs(path: Path, number: int, value: Any, column: str) -> bool:
 
 
 def tokens_of_pairs(
-    pairs: TextPairs, tokenizer: Tokenizer, tokens: Tokens, *, longest: int, note: Callable[[str], None]
+    pairs: TextPairs,
+    tokenizer: Tokenizer,
+    tokens: Tokens,
+    *,
+    keys: Ints | None,
+    longest: int,
+    note: Callable[[str], None],
 ) -> tuple[Tokens, GivenPairs]:
     """Pairs as tokens, behind those that are there.
 
@@ -163,10 +174,11 @@ def tokens_of_pairs(
         pairs: As they were read.
         tokenizer: Of the model.
         tokens: Of documents.
+        keys: [2 G], int64: of all answers, as documents have them; None: there are no documents.
         longest: Tokens of a text at most; of longer ones the beginnings are used.
         note: Told what was cut.
     """
-    texts = [*pairs.queries, *pairs.texts, *(text or "" for text in pairs.negatives)]
+    texts = [*pairs.queries, *pairs.answers]
     encoded, lengths = tokenizer.encode_joined(texts)
     begins = len(tokens.ids) + np.cumsum(lengths) - lengths
     if cut := int((lengths > longest).sum()):
@@ -179,9 +191,6 @@ def tokens_of_pairs(
         np.concatenate([tokens.ids, encoded.input_ids]),
         np.concatenate([tokens.word_starts, encoded.word_starts.view(np.uint8)]),
     )
-    given = GivenPairs(first, second, wrong, _forms(pairs.texts), _forms([text or "-" for text in pairs.negatives]))
+    key, wrong_key = np.split(TextKeys.of(pairs.answers, Clusters()).given if keys is None else keys, 2)
+    given = GivenPairs(first, second, wrong, key, wrong_key)
     return joined, given.chosen((first.length > 0) & (second.length > 0))
-
-
-def _forms(texts: Sequence[str]) -> Ints:
-    return to_words(texts).normal

@@ -27,14 +27,13 @@ from unmask.runner import evaluating
 from unmask.training.contrast import DENSE, VectorKind
 
 _MINE = 23  # sets these draws apart
-_BLOCK = 1024  # parts that are compared with all at once
-_PART = 4096  # that are encoded at once
-_DEPTH = 4  # times as many of the nearest are looked at as are kept
+_NUMBERS = 1 << 26  # at once: similarities of some parts to all, or vectors of some
+_PART = 4096  # that are encoded at once at most
 
 
 def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind = DENSE) -> MinedNegatives:
-    """Finds them for all parts of documents that have two crops. Memory is a vector or two for each part, or what
-    is not 0 of sparse ones.
+    """Finds them for all parts of documents that have two crops. Memory is two vectors for each part, or what is not 0
+    of sparse ones, and half a gigabyte.
 
     Args:
         model: As far as it is trained.
@@ -49,16 +48,15 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
     first_ID, second_ID = _vectors(model, stream, usable, kind)
     key_I = torch.from_numpy(parts.key[usable])
     found = np.full((len(parts), settings.each), -1, dtype=np.int64)
-    depth = min(len(usable), settings.each * _DEPTH)
-    for begin in range(0, len(usable), _BLOCK):
-        rows = slice(begin, begin + _BLOCK)
+    each, block = min(len(usable), settings.each), max(1, _NUMBERS // max(2 * len(usable), 1))
+    for begin in range(0, len(usable), block):
+        rows = slice(begin, begin + block)
         scores = (second_ID @ _some(first_ID, rows).T).T.contiguous()
         right = scores.diagonal(offset=begin)[:, None].clone()
         scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
-        values, nearest = scores.topk(depth)
-        nearest[values == -torch.inf] = -1
-        kept = nearest[:, : settings.each].numpy()
-        found[usable[rows], : kept.shape[1]] = np.where(kept >= 0, usable[kept], -1)
+        values, nearest = scores.topk(each)
+        is_one = (values > -torch.inf).numpy()
+        found[usable[rows], :each] = np.where(is_one, usable[nearest.numpy()], -1)
     return MinedNegatives(found)
 
 
@@ -74,10 +72,12 @@ def _vectors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Vectors, ready to be compared, of the two texts of a pair of each part."""
     key = mix_ints(_MINE, stream.settings.seed)
+    config = model.config
+    part = min(_PART, _NUMBERS // (2 * (config.hidden_size if kind.unit else config.vocab_size)))
     firsts, seconds = [], []
     with evaluating(model):
-        for begin in range(0, len(parts), _PART):
-            drawn = stream.drawer.draw(parts[begin : begin + _PART], key, kind=0)
+        for begin in range(0, len(parts), part):
+            drawn = stream.drawer.draw(parts[begin : begin + part], key, kind=0)
             rows, _ = stream.rows(drawn)
             vectors_ED, texts = text_vectors(model, rows, kind)
             order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E)

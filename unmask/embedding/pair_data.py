@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from unmask.embedding.pair_stream import (
     with_given,
 )
 from unmask.embedding.settings import EmbedderSettings
-from unmask.embedding.token_texts import TokenTexts
+from unmask.embedding.token_texts import Ints, TokenTexts, content_hashes
 from unmask.errors import CorpusError
 from unmask.hashing import mix, mix_ints, permutation
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -87,8 +87,13 @@ def pair_data(
             _check(texts, parts, settings)
     given = held_given = NO_PAIRS
     if pairs is not None:
-        tokens, all_given = tokens_of_pairs(pairs, tokenizer, tokens, longest=settings.longest, note=note)
-        given, held_given = _split(all_given, settings)
+        keys = None if texts is None else texts.given
+        tokens, all_given = tokens_of_pairs(pairs, tokenizer, tokens, keys=keys, longest=settings.longest, note=note)
+        given, held_given = _split(all_given, texts, settings)
+        if lost := int(
+            (all_given.wrong.length > 0).sum() - sum((g.wrong.length > 0).sum() for g in (given, held_given))
+        ):
+            note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
         facts["given_pairs"] = len(given)
         with_wrong = int((all_given.wrong.length > 0).sum())
         columns = ", ".join(f"{role} in {column!r}" for role, column in pairs.columns.items())
@@ -97,6 +102,8 @@ def pair_data(
             note(f"pairs: left out: {number:,} {reason}")
         if len(np.unique(given.key)) < 2 and (parts is None or not len(parts)):
             raise CorpusError("all pairs have the same text, so there is nothing to tell it from; give more pairs")
+        if (parts is None or not len(parts)) and len(np.unique(_hashes(tokens, given.first))) < 2:
+            raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
     parts = _no_parts() if parts is None else parts
     held = dict(_held_pairs(tokens, held_parts, held_given, settings))
     if held:
@@ -143,6 +150,11 @@ def _describe(facts: dict[str, int], settings: EmbedderSettings) -> Iterator[str
             f"{facts['too_short']:,} documents are too short for a pair and are left out: crops have "
             f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens at the least"
         )
+    if facts["crops"] and settings.longest > settings.part_tokens:
+        yield (
+            f"crops of {settings.longest} tokens do not fit parts of about {settings.part_tokens}, and are cut to "
+            f"them; for longer ones --set embedder.part_tokens={2 * settings.longest}"
+        )
 
 
 def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> None:
@@ -161,12 +173,22 @@ def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> N
         )
 
 
-def _split(given: GivenPairs, settings: EmbedderSettings) -> tuple[GivenPairs, GivenPairs]:
-    """Pairs to train on and held-out ones, by the hash of their second texts."""
+def _hashes(tokens: Tokens, spans: Spans) -> Ints:
+    return content_hashes(tokens.ids, spans.begin, spans.length)
+
+
+def _split(given: GivenPairs, texts: TokenTexts | None, settings: EmbedderSettings) -> tuple[GivenPairs, GivenPairs]:
+    """Pairs to train on and held-out ones: by the document that the second text is a near-duplicate of, else by its
+    hash. Of those to train on, wrong answers that are held-out documents are taken away.
+    """
     held = (mix(given.key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
-    if held.sum() < 2 or (~held).sum() < 2:
-        return given, NO_PAIRS
-    return given.chosen(~held), given.chosen(held)
+    if texts is None:
+        return (given, NO_PAIRS) if held.sum() < 2 or (~held).sum() < 2 else (given.chosen(~held), given.chosen(held))
+    held_keys = texts.cluster[texts.held == 1]
+    held = np.isin(given.key, held_keys) | (held & ~np.isin(given.key, texts.cluster))
+    length = np.where(~held & np.isin(given.wrong_key, held_keys), 0, given.wrong.length)
+    given = replace(given, wrong=Spans(given.wrong.begin, length))
+    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else NO_PAIRS
 
 
 def _held_pairs(

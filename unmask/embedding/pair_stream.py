@@ -43,7 +43,8 @@ class PairParts:
         title_begin, title_end: [I], int64: of the document's title; the same where there is none.
         key: [I], int64: what document they are of.
         can: [I, 3], bool: which kinds of pairs they have, as `KINDS` names them.
-        borders: Where one paragraph ends and another begins that are long enough for a pair, part by part.
+        borders: Where one paragraph ends and another begins that are long enough for a pair, as is what of the part
+            stands on either side; part by part.
         first_border, num_borders: [I], int64: which of them are in each part.
     """
 
@@ -78,13 +79,14 @@ class PairParts:
         end: Ints = begins[owner] + np.floor_divide((number + 1) * sizes[owner], count[owner], dtype=np.int64)
         title_end = begins[owner]
         title_begin = texts.paragraph[texts.document[documents]][owner]
-        borders = _borders(texts, settings.shortest)
-        first, behind = np.searchsorted(borders, begin, side="right"), np.searchsorted(borders, end)
-        num_borders = np.maximum(behind - first, 0)
+        shortest = settings.shortest
+        borders = _borders(texts, shortest)
+        first, after = np.searchsorted(borders, begin + shortest), np.searchsorted(borders, end - shortest, "right")
+        num_borders = np.maximum(after - first, 0)
         room = end - begin
         both = settings.first_lengths[0] + settings.second_lengths[0]
         weights = np.array([settings.kinds.crops, settings.kinds.titles, settings.kinds.neighbours]) > 0
-        can = np.stack([room >= both, (title_end > title_begin) & (room >= settings.shortest), num_borders > 0], 1)
+        can = np.stack([room >= both, (title_end > title_begin) & (room >= shortest), num_borders > 0], 1)
         return cls(
             begin, end, title_begin, title_end, texts.cluster[documents][owner], can & weights, borders, first,
             num_borders,
@@ -135,8 +137,8 @@ class GivenPairs:
     Attributes:
         first, second: Their texts.
         wrong: A wrong answer for each; of length 0 where none was given.
-        key: [G], int64: a hash of the second text's normal form.
-        wrong_key: [G], int64: of the wrong answer's.
+        key: [G], int64: what the second text is of: the document that it is a near-duplicate of, or itself.
+        wrong_key: [G], int64: what the wrong answer is of.
     """
 
     first: Spans
@@ -238,7 +240,8 @@ class PairDrawer:
         border = parts.borders[number]
         longest = self.settings.longest
         begin = np.maximum(parts.begin, border - longest)
-        return Spans(begin, border - begin), Spans(border, np.minimum(longest, parts.end - border))
+        end = np.minimum(parts.end, border + longest)
+        return self._at_words(begin, border - begin, parts), self._at_words(border, end - border, parts)
 
     def _at_words(self, begin: Ints, length: Ints, parts: PairParts) -> Spans:
         """The same stretches without the parts of words at their ends, where something is left then."""
@@ -301,6 +304,20 @@ class PairStream:
         overhead = len(tokenizer.special.around)
         self.row_length = min(most_positions, max(LEAST_ROW, -(-(self._longest() + overhead) // 32) * 32))
         self.negatives: MinedNegatives | None = None
+
+    @property
+    def version(self) -> int:
+        """1 as soon as hard negatives come with the pairs."""
+        return int(self.negatives is not None)
+
+    @property
+    def pairs_a_step(self) -> int:
+        """Pairs of a batch; some have one less."""
+        return -(-self.size // self.batches)
+
+    def pairs_before(self, cursor: Cursor) -> int:
+        """How many there are in all batches before a place."""
+        return cursor.epoch * self.size + cursor.window * self.size // self.batches
 
     def _longest(self) -> int:
         """Tokens of the longest text that there can be."""

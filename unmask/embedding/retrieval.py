@@ -32,7 +32,7 @@ class Retrieval:
 
     Attributes:
         pairs: How many there are.
-        loss: Of the pairs, in nats, as in training.
+        loss: Of the pairs, in nats, by whole vectors and the temperature that is set.
         recall_at_1, recall_at_10: Share of the first texts whose partner is the nearest, or among the ten nearest, of
             all second texts; texts of the same document are not counted as found before it.
         nonzero: Numbers of a vector that are not 0, on average; None where vectors are dense.

@@ -21,7 +21,8 @@ class PairKinds(Settings):
     Attributes:
         crops: Two stretches of the same part of a document.
         titles: The title, and a stretch of the document.
-        neighbours: Two paragraphs, one behind the other.
+        neighbours: What stands before the border of two paragraphs, and what stands after it; that may be more than
+            one paragraph, or a part of one.
 
     Source: crops: Izacard et al. 2022 (Contriever), section 3; titles: Reimers and Gurevych's sets of title and body,
     as in Wang et al. 2022 (E5), section 3; neighbours: Neelakantan et al. 2022 (cpt-text), section 3.
@@ -162,6 +163,12 @@ class EmbedderSettings(Settings):
             least, most = getattr(self, name)
             if least > most:
                 raise ValueError(f"{name} are from {least} to {most} tokens; give the smaller number first")
+        both = self.first_lengths[0] + self.second_lengths[0]
+        if both > self.part_tokens:
+            raise ValueError(
+                f"the shortest crops have {self.first_lengths[0]} and {self.second_lengths[0]} tokens, which do not "
+                f"fit a part of a document together; give part_tokens = {2 * both}, or shorter crops"
+            )
         if self.sparse is not None and self.dimensions:
             raise ValueError(
                 "dimensions are beginnings of dense vectors, but sparse vectors have a number for each token of the "

@@ -27,7 +27,6 @@ from unmask.text.survey import text_hash
 from unmask.text.table_rows import LOOK_ROWS, rows_of
 from unmask.tokenizer.tokenizer import Tokenizer
 
-MOSTLY = 0.5  # of the documents with several parts: if so many begin with what looks like a title, it is one
 _TOLD = 1 << 20
 _KEY_CHARS = 1 << 14  # of the beginning of a text, which stands in its first piece with a title before it, too
 _MOST_BODIES = 8
@@ -39,6 +38,7 @@ def read_texts(
     tokenizer: Tokenizer,
     settings: CorpusSettings,
     *,
+    given: Sequence[str] = (),
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
@@ -48,6 +48,7 @@ def read_texts(
         paths: Files, folders or patterns, or one prepared folder.
         tokenizer: Of the model.
         settings: How files become documents, and what is held out; prepared data says so itself.
+        given: Texts of the user's pairs, of which is to be known what they are near-duplicates of.
         note: Told what was found.
         notify: Told of the progress.
 
@@ -56,7 +57,7 @@ def read_texts(
         DataError: Data was prepared with another tokenizer.
     """
     if is_prepared(paths):
-        return _read_prepared(Path(paths[0]), tokenizer, note)
+        return _read_prepared(Path(paths[0]), tokenizer, given, note)
     corpus = _corpus(paths, settings, note)
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     builder = TextsBuilder(tokenizer)
@@ -68,8 +69,7 @@ def read_texts(
         builder.add(parts, begins=in_parts or piece.offset == 0, held=is_held)
         if done >= told + _TOLD:
             notify(Progress("reading", told := done, corpus.num_bytes, "bytes"))
-    with_titles = builder.num_titled > MOSTLY * max(builder.num_several, 1) or builder.num_marked > 0
-    texts = builder.finish(with_titles=with_titles)
+    texts = builder.finish(given)
     note(corpus.describe(corpus.decided()))
     if builder.num_near:
         note(f"held out as near-duplicates of held-out documents: {builder.num_near:,}")
@@ -78,7 +78,7 @@ def read_texts(
     return texts
 
 
-def _read_prepared(root: Path, tokenizer: Tokenizer, note: Callable[[str], None]) -> TokenTexts:
+def _read_prepared(root: Path, tokenizer: Tokenizer, given: Sequence[str], note: Callable[[str], None]) -> TokenTexts:
     data = open_prepared(root)
     if data.tokenizer.fingerprint != tokenizer.fingerprint:
         raise DataError(
@@ -86,45 +86,61 @@ def _read_prepared(root: Path, tokenizer: Tokenizer, note: Callable[[str], None]
             "prepare it with --tokenizer and the model's folder"
         )
     note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
-    return texts_of_stores(data.train, data.validation)
+    return texts_of_stores(data.train, data.validation, given, tokenizer=tokenizer)
 
 
 def _corpus(paths: Sequence[str | Path], settings: CorpusSettings, note: Callable[[str], None]) -> Corpus:
     """The corpus; where it is too little to hold something out, without that."""
-    whole = Corpus(paths, settings, hold_out=False)
     try:
         return Corpus(paths, settings)
     except CorpusError as error:
         if settings != settings.model_copy(update=_BY_HASH):
             raise
+        whole = Corpus(paths, settings, hold_out=False)
         note(f"nothing is held out: {error}")
         return whole
 
 
 def _pieces(corpus: Corpus, skipped: Counter[str]) -> Iterator[tuple[TextPiece, bool, bool]]:
-    """Every piece with whether it is held out, and whether it stands below a title of another column."""
+    """Every piece with whether it is held out, and whether it stands below a title of another column.
+
+    A table with such a column is read twice: what the corpus holds out and leaves out goes by the text alone.
+    """
     settings, plan = corpus.settings, corpus.plan
     sources = corpus.all_sources()
     as_is = settings.column is not None or settings.cleaning.changes_text or plan.holdout_unit == "end"
     titled = sources if as_is else [_with_titles(source) for source in sources]
+    bodies: Counter[int] = Counter()
     held: set[int] = set()
     is_cut = False
     if titled != sources:
         for piece, is_held in corpus.pieces():
             is_cut |= not piece.last
-            if is_held and piece.offset == 0:
-                held.add(_key(piece.text))
+            if piece.offset == 0:
+                body = _key(piece.text)
+                bodies[body] += 1
+                if is_held:
+                    held.add(body)
     if titled == sources or (is_cut and plan.holdout_unit == "part"):
         yield from ((piece, is_held, False) for piece, is_held in corpus.pieces())
         skipped.update(corpus.skipped)
         return
     bad = BadInput(skip=settings.bad_input == "skip")
+    leaves_out = settings.cleaning.duplicates != "keep" or settings.leaks == "drop"
     for source, plain in zip(titled, sources, strict=True):
-        is_held = False
+        key: int | None = None
+        has_title = False
         for piece in read_cleaned([source], bad, settings.cleaning, skipped, unit=plan.unit, piece_chars=PIECE_CHARS):
             if piece.offset == 0:
-                is_held = any(_key(text) in held for text in _bodies(piece.text))
-            yield piece, is_held, source != plain
+                keys = [_key(text) for text in _bodies(piece.text)]
+                key = next((key for key in keys if bodies[key] > 0), None)
+                has_title = source != plain and key != keys[0]
+                if leaves_out and key is None:
+                    skipped["duplicates"] += 1
+                elif leaves_out and key is not None:
+                    bodies[key] -= 1
+            if key is not None or not leaves_out:
+                yield piece, key in held, has_title
     skipped.update(bad.counts)
 
 

@@ -11,8 +11,10 @@ is tokenized once; what comes of it is kept in the folder of the run.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +27,13 @@ from unmask.files import writing
 from unmask.hashing import GOLDEN, mix
 from unmask.shards.store import TokenStore
 from unmask.text.groups import Clusters
+from unmask.text.near_duplicates import to_words
 from unmask.tokenizer.tokenizer import Tokenizer
 
 DOCUMENT_TOKENS = 4096
+MOSTLY = 0.5  # of the documents with several parts: if more begin with what looks like a title, it is one
+_TITLE, _BODY, _MARKED = 1, 2, 3  # what a document begins with: a line that looks like a title, none, a marked title
+_LEAST_WORDS = 5  # of a given text whose near-duplicates are looked for
 _BATCH_CHARS = 1 << 20
 _START_ANEW = "start anew with --overwrite"
 Ints = NDArray[np.int64]
@@ -45,6 +51,7 @@ class TokenTexts:
         titled: [D], uint8: 1 where the first paragraph is a title.
         cluster: [D], int64: the same for near-duplicates.
         held: [D], uint8: 1 where a document is held out.
+        given: [G], int64: of other texts, which a user gave in pairs, the same numbers (`TextKeys`).
     """
 
     ids: NDArray[np.int32]
@@ -54,6 +61,7 @@ class TokenTexts:
     titled: NDArray[np.uint8]
     cluster: Ints
     held: NDArray[np.uint8]
+    given: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.titled)
@@ -113,7 +121,7 @@ class TextsBuilder:
         self._ids: list[NDArray[np.int32]] = []
         self._starts: list[NDArray[np.uint8]] = []
         self._lengths: list[Ints] = []  # of paragraphs
-        self._heads: list[NDArray[np.uint8]] = []  # of paragraphs: 1 a title, 2 the first of a document without one
+        self._heads: list[NDArray[np.uint8]] = []  # of paragraphs: of a document's first one what it is
         self._waiting: list[str] = []
         self._waiting_heads: list[int] = []
         self._num_chars = 0
@@ -131,11 +139,11 @@ class TextsBuilder:
             self.num_several += len(parts.paragraphs) + (parts.title is not None) > 1
             self.num_titled += parts.title is not None
             self.num_marked += parts.marked
-        head = 2 if begins else 0
-        for text in ([] if parts.title is None else [parts.title]) + parts.paragraphs:
-            is_title = head == 2 and parts.title is not None
+        title = [] if parts.title is None else [parts.title]
+        head = 0 if not begins else _BODY if not title else _MARKED if parts.marked else _TITLE
+        for text in title + parts.paragraphs:
             self._waiting.append(text)
-            self._waiting_heads.append(1 if is_title else head)
+            self._waiting_heads.append(head)
             self._num_chars += len(text)
             head = 0
         if self._num_chars >= _BATCH_CHARS:
@@ -155,11 +163,13 @@ class TextsBuilder:
             self._num_clustered += len(self._texts)
         self._waiting, self._waiting_heads, self._texts, self._num_chars = [], [], [], 0
 
-    def finish(self, *, with_titles: bool) -> TokenTexts:
+    def finish(self, given: Sequence[str] = ()) -> TokenTexts:
         """All documents. Near-duplicates of what is held out are held out with it.
 
+        Titles are those that are marked as such, and first lines that look like titles where most documents have one.
+
         Args:
-            with_titles: Whether first lines that look like titles are such.
+            given: Other texts, of which is to be known what they are near-duplicates of.
 
         Raises:
             CorpusError: There is no text, or all of it is held out.
@@ -168,7 +178,8 @@ class TextsBuilder:
         if not self._ids:
             raise CorpusError("there is no text in the corpus")
         heads = np.concatenate(self._heads)
-        cluster = mix(self._clusters.of_texts())
+        keys = TextKeys.of(given, self._clusters)
+        cluster = keys.cluster
         by_rule = np.array(self._held, dtype=np.bool_)
         held = np.isin(cluster, cluster[by_rule])
         if held.all():
@@ -177,8 +188,45 @@ class TextsBuilder:
             )
         self.num_near = int((held & ~by_rule).sum())
         ids, starts = np.concatenate(self._ids), np.concatenate(self._starts)
+        if self.num_titled <= MOSTLY * max(self.num_several, 1):
+            heads[heads == _TITLE] = _BODY
         texts = _cut(ids, starts, np.concatenate(self._lengths), heads, cluster, held)
-        return texts if with_titles else replace(texts, titled=np.zeros_like(texts.titled))
+        return replace(texts, given=keys.given)
+
+
+class TextKeys(NamedTuple):
+    """Numbers of texts, the same for near-duplicates.
+
+    Attributes:
+        cluster: [D], int64: of the documents that were gathered.
+        given: [G], int64: of other texts, as documents have them in `TokenTexts.cluster`.
+    """
+
+    cluster: Ints
+    given: Ints
+
+    @classmethod
+    def of(cls, given: Sequence[str], documents: Clusters) -> TextKeys:
+        """The numbers of the documents that were gathered, and of other texts beside them.
+
+        What a user gave as an answer may be a word, a date or a sum, and its normal form nothing at all, as each number
+        is one digit there: such short texts are the same where they are equal, but for case and white space.
+        """
+        words = to_words(given) if given else None
+        is_long = np.zeros(0, dtype=np.bool_) if words is None else words.ends - words.begins >= _LEAST_WORDS
+        num_documents = len(documents.texts())
+        if is_long.any():
+            texts = [text for text, long in zip(given, is_long, strict=True) if long]
+            documents.add(texts, range(num_documents, num_documents + len(texts)), [len(text) for text in texts])
+        clusters = np.asarray(mix(documents.of_texts()))
+        found = np.fromiter((_folded(text) for text in given), dtype=np.int64, count=len(given))
+        found[is_long] = clusters[num_documents:]
+        return cls(clusters[:num_documents], np.asarray(mix(found)))
+
+
+def _folded(text: str) -> int:
+    digest = hashlib.blake2b(" ".join(text.casefold().split()).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little", signed=True)
 
 
 def _cut(
@@ -194,7 +242,7 @@ def _cut(
     Args:
         ids, starts: [T]: all tokens.
         lengths: [U]: tokens of each paragraph.
-        heads: [U]: 1 at a title, 2 at another paragraph that begins a document.
+        heads: [U]: what begins a document, as `_TITLE` and the others say; else 0.
         cluster, held: Of each document as it was read. Of near-duplicates the n-th stretches have the same key.
     """
     lengths, heads, of_document = _short_enough(lengths, heads)
@@ -210,7 +258,7 @@ def _cut(
         starts,
         paragraph,
         np.concatenate([document, [len(heads)]]),
-        (heads[document] == 1).astype(np.uint8),
+        np.isin(heads[document], (_TITLE, _MARKED)).astype(np.uint8),
         np.asarray(mix(cluster[of_document[document]] + number[document] * np.int64(GOLDEN))),
         held[of_document[document]].astype(np.uint8),
     )
@@ -226,15 +274,28 @@ def _short_enough(lengths: Ints, heads: NDArray[np.uint8]) -> tuple[Ints, NDArra
     return new, new_heads, np.cumsum(new_heads > 0) - 1
 
 
-def texts_of_stores(train: TokenStore, held: TokenStore) -> TokenTexts:
+def texts_of_stores(
+    train: TokenStore, held: TokenStore, given: Sequence[str] = (), *, tokenizer: Tokenizer
+) -> TokenTexts:
     """Documents of prepared data, which knows no paragraphs; those that are held out stand last.
 
     Equal documents are one cluster; near-duplicates are not looked for, since their words are not there.
+
+    Args:
+        train, held: The data.
+        given: As for `TextsBuilder.finish`: which are equal to documents, and which are near-duplicates of each other.
+        tokenizer: Of the data.
     """
     found = [_of_store(train), _of_store(held)]
     ids, starts, lengths, heads, cluster = (np.concatenate(columns) for columns in zip(*found, strict=True))
     is_held = np.arange(len(cluster)) >= len(found[0][4])
-    return _cut(ids, starts, lengths, heads, cluster, is_held)
+    texts = _cut(ids, starts, lengths, heads, cluster, is_held)
+    if not given:
+        return texts
+    encoded, sizes = tokenizer.encode_joined(list(given))
+    equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
+    alone = TextKeys.of(given, Clusters()).given
+    return replace(texts, given=np.where(np.isin(equal, texts.cluster), equal, alone))
 
 
 def _of_store(store: TokenStore) -> tuple[NDArray[np.int32], NDArray[np.uint8], Ints, NDArray[np.uint8], Ints]:
@@ -249,7 +310,7 @@ def _of_store(store: TokenStore) -> tuple[NDArray[np.int32], NDArray[np.uint8], 
         ids,
         starts,
         store.lengths,
-        np.where(begins, 2, 0).astype(np.uint8),
+        np.where(begins, _BODY, 0).astype(np.uint8),
         content_hashes(ids, token_begins, np.diff([*token_begins, len(ids)])),
     )
 

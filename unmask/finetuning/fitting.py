@@ -115,6 +115,8 @@ class ExampleStream:
         seed: Of the order.
     """
 
+    version = 0  # the batch at a place never changes
+
     def __init__(
         self,
         examples: Sequence[Example],

@@ -157,6 +157,8 @@ class RowStream:
             without classes.
     """
 
+    version = 0  # the batch at a place never changes
+
     def __init__(
         self,
         store: TokenStore,

@@ -4,9 +4,9 @@
     thread          [ make 2 ][ make 3 ][ make 4 ]     [ make 5 ]
     GPU                [       step 1        ][       step 2        ]
 
-Packing and masking are a function of the place in the stream, the progress and the scores, so what is made ahead is
-what would be made in time; where it is not (by the clock, rows of another length may be wanted by then), it is made
-anew. Loops of packing and masking hold no lock of Python's.
+Packing and masking are a function of the place in the stream, its version, the progress and the scores, so what is made
+ahead is what would be made in time; where it is not (by the clock, rows of another length may be wanted by then), it is
+made anew. Loops of packing and masking hold no lock of Python's.
 
 On CPUs batches are made in time: there is no core to spare, and the loops that the model shares out over all cores must
 not run beside others of their kind.
@@ -32,6 +32,10 @@ from unmask.rows.stream import WHOLE, Cursor, RowBatch, Share
 
 class BatchSource(Protocol):
     """What a model is trained on; see `unmask.rows.stream.RowStream`."""
+
+    @property
+    def version(self) -> int:
+        """Another one as soon as the batch at a place is another one."""
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a place, or a share of it, and the place behind it."""
@@ -87,10 +91,11 @@ class MaskedBatch:
 
 
 class _Made(NamedTuple):
-    """A batch, and what it was made of."""
+    """A batch, what it was asked for with, and the version of the stream that it was made of."""
 
     request: BatchRequest
     batch: MaskedBatch
+    version: int
 
 
 Following = Callable[[BatchRequest, MaskedBatch, float], BatchRequest | None]
@@ -103,8 +108,8 @@ class Batches:
     """Makes masked batches. As a context manager it ends its thread.
 
     Args:
-        stream: The text. Where batches are made ahead, nothing else may use it, but for when no batch is known that
-            will be wanted.
+        stream: The text. Where batches are made ahead, nothing else may take batches of it, but for when no batch is
+            known that will be wanted.
         masker: Its masks; None: the model sees the text as it is.
         pad_id: Of empty rows.
         by_clock: Whether progress is time: then a batch that was made for a moment ago serves as well.
@@ -141,7 +146,7 @@ class Batches:
 
     def take(self, request: BatchRequest) -> MaskedBatch:
         """The batch that is wanted now: the one that was made for it, or a new one."""
-        made = self._made_before(request) or _Made(request, self._make(request))
+        made = self._made_before(request) or self._make(request)
         if self._thread is not None:
             last = self._queue[-1] if self._queue else _known(made)
             while len(self._queue) < self._ahead:
@@ -152,7 +157,8 @@ class Batches:
     def _made_before(self, request: BatchRequest) -> _Made | None:
         """What the thread has made for it. Where that is something else, all that was to come behind it is dropped."""
         made = self._queue.popleft().result() if self._queue else None
-        if made is not None and made.request.serves(request, by_clock=self._by_clock):
+        is_current = made is not None and made.version == self.stream.version
+        if made is not None and is_current and made.request.serves(request, by_clock=self._by_clock):
             return made
         for future in self._queue:
             future.cancel()
@@ -163,13 +169,16 @@ class Batches:
     def _make_behind(self, last: Future[_Made | None], seconds: float) -> _Made | None:
         before = last.result()
         request = None if before is None else self._following(before.request, before.batch, seconds)
-        return None if request is None else _Made(request, self._make(request))
+        return None if request is None else self._make(request)
 
-    def _make(self, request: BatchRequest) -> MaskedBatch:
+    def _make(self, request: BatchRequest) -> _Made:
+        version = self.stream.version  # looked at first: if it changes meanwhile, the batch is made anew
         batch = self.stream.batch(request.cursor, request.num_rows, request.length, share=request.share)
         least = 1 if self._thread is None else request.share.most(request.num_rows)
         rows = with_empty_rows(batch.rows, least, pad_id=self._pad_id)
-        return MaskedBatch(rows, self._masked(rows, batch.epoch, request), batch.epoch, batch.num_tokens, batch.cursor)
+        masked = self._masked(rows, batch.epoch, request)
+        made = MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, batch.cursor)
+        return _Made(request, made, version)
 
     def _masked(self, rows: Rows, epoch: int, request: BatchRequest) -> MaskedRows:
         if self.masker is None:

@@ -6,8 +6,9 @@
                 e . b   e . d   e . f
 
 A text is a segment of a row; its vector is the mean over its tokens, special tokens included, divided by its length.
-What may be right as well is no wrong answer: pairs of the same document (or near-duplicates of it) and equal texts are
-left out of the choice.
+What may be right as well is no wrong answer: pairs of the same document (or near-duplicates of it), equal texts, and
+whatever is the right answer to an equal query anywhere in the step are left out of the choice. What was given as a
+wrong answer to a text stays one for it, however alike it is to the right one, unless it is equal to a right one.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, N = tokens of texts, E = texts, P = pairs, C = P and the
 wrong answers that were given, D = hidden size.
@@ -34,6 +35,7 @@ CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
 # By which rows tell, at the first position of each segment, what text it is.
 PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
+_ODD = 0x1E3779B97F4A7C15  # a factor with bits all over
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class TextTargets:
         text_N: int64: which text each token is of.
         pair_E: int64: the number of each text's pair, counted over the whole step.
         side_E: int64: `FIRST`, `SECOND` or `WRONG`.
-        document_E: int64: what each is of; texts of one are never wrong answers to each other.
+        document_E: int64: what each is of; texts of one are no wrong answers to each other, unless given as such.
         hash_E: int64: of its content; equal ones are none, either.
         num_pairs: Pairs whose first text is here.
         lengths: Tokens of each text, on the host.
@@ -174,18 +176,23 @@ class PairedTexts:
         order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E, stable=True)
         first_P, second_P, wrong_W = order_E[:count], order_E[count : 2 * count], order_E[2 * count :]
         candidate_C = order_E[count:]
-        document_P, hash_C = texts.document_E[first_P], texts.hash_E[candidate_C]
-        one_P, other_P = texts.hash_E[first_P], texts.hash_E[second_P]
-        same_first_PP = one_P[:, None] == one_P
-        same_second_PP = other_P[:, None] == other_P
-        crossed_PP = one_P[:, None] == other_P
-        # Of a document, the same text, or the text itself: right answers that belong to another pair.
-        forth_PC = (document_P[:, None] == texts.document_E[candidate_C]) | (one_P[:, None] == hash_C)
-        forth_PC = forth_PC | (other_P[:, None] == hash_C)
-        forth_PC[:, :count] |= same_first_PP
-        back_PP = (document_P[:, None] == document_P) | same_first_PP | same_second_PP | crossed_PP.T
+        one_P, hash_C = texts.hash_E[first_P], texts.hash_E[candidate_C]
+        is_own_PC = texts.pair_E[first_P][:, None] == texts.pair_E[candidate_C]
+        is_near_PC = texts.document_E[first_P][:, None] == texts.document_E[candidate_C]
+        # A query and its right answer as one number each; what some pair of the step says belongs together is right.
+        right_P = torch.sort(_both(one_P, hash_C[:count])).values
+        asked_PC = _both(one_P[:, None], hash_C)
+        place_PC = torch.searchsorted(right_P, asked_PC).clamp(max=count - 1)
+        is_right_PC = right_P[place_PC] == asked_PC
+        forth_PC = (is_near_PC & ~is_own_PC) | is_right_PC | (one_P[:, None] == hash_C)
         forth_PC[:, :count].fill_diagonal_(False)
-        return cls(first_P, second_P, wrong_W, forth_PC, back_PP.fill_diagonal_(False))
+        # In the other direction the same pairs of texts are no choice; only wrong answers do not choose.
+        return cls(first_P, second_P, wrong_W, forth_PC, forth_PC[:, :count].T)
+
+
+def _both(one: Tensor, other: Tensor) -> Tensor:
+    """A number for two hashes, which are not to be exchanged."""
+    return one * _ODD + other
 
 
 def contrast_losses(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable
@@ -198,6 +200,14 @@ def damage(out: Path, how: str) -> None:
         (out / "search.json").write_text("{")
     elif how == "version":
         (out / "index.json").write_text('{"version": 7}')
+    elif how in ("one size", "no model"):
+        file = out / ("index.json" if how == "one size" else "search.json")
+        content = json.loads(file.read_text())
+        if how == "one size":
+            content["blocks"][0]["bytes"].pop()
+        else:
+            del content["model"]
+        file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -211,6 +221,8 @@ def damage(out: Path, how: str) -> None:
         ("no counts", "index.json: damaged"),
         ("no JSON", "search.json: damaged"),
         ("version", "made by another version of unmask"),
+        ("one size", "index.json: damaged"),
+        ("no model", r"search.json: damaged \('model' is not as it was written\)"),
     ],
 )
 def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path, how: str, said: str) -> None:
@@ -249,6 +261,8 @@ def test_what_cannot_be_asked_or_indexed(main: Main, model_folder: Path, table: 
     for wrong in ("", " \n", [], [""]):
         with pytest.raises(SettingsError, match="the query is empty; say what is looked for"):
             index.query(wrong)
+    with pytest.raises(SettingsError, match="a query is a text, and not None"):
+        index.query(["the king", None])  # type: ignore[list-item]
     with pytest.raises(SettingsError, match="query 2 is empty"):
         index.query(["the king", " "])
     with pytest.raises(SettingsError, match="top_k takes a number from 1 on"):
@@ -357,6 +371,66 @@ def test_approximate_search_gives_exact_scores(
     (out / "neighbours.usearch").write_bytes(b"no graph")
     with pytest.raises(DataError, match="neighbours.usearch: damaged .*; remove it to search exactly"):
         index.query("the king")
+
+
+def test_a_long_document_does_not_hide_the_others(model_folder: Path, tmp_path: Path) -> None:
+    """All that the graph finds first is of one document; the others are found all the same."""
+    pytest.importorskip("usearch")
+    texts = [" ".join(["the queen sees the ship"] * 1200), *(f"the {a} loves the {b}" for a in NOUNS for b in NOUNS)]
+    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index", passage_tokens=16)
+    assert index.to_dict()["passages"] > 500
+    exact = index.query("the queen sees the ship", top_k=10)
+    again = unmask.Index.build(
+        model_folder, texts, out=tmp_path / "index", passage_tokens=16, resume=True, approximate=True
+    )
+    found = again.query("the queen sees the ship", top_k=10)
+    assert (exact.approximate, found.approximate) == (False, True)
+    assert len(found.queries[0]["hits"]) == 10
+    assert found.queries[0]["hits"][0]["document"] == 0
+
+
+def test_more_blocks_than_files_may_be_open(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 1)
+    texts = [f"the {first} sees the {second} at sea" for first in NOUNS for second in NOUNS]
+    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index")
+    before = hits_of(index, "the king", top_k=3)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 20, limits[1]))
+    try:
+        assert hits_of(index, "the king", top_k=10**9)[:3] == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_names_that_are_no_text(model_folder: Path, tmp_path: Path) -> None:
+    for row, said in (
+        ('{"id": "a\\ud800", "text": "the king"}', "'id'"),
+        ('{"title": "\\ud800", "text": "a"}', "'title'"),
+    ):
+        (tmp_path / "rows.jsonl").write_text(row + "\n")
+        with pytest.raises(CorpusError, match=f"row 1 has .* in column {said}, which is no character; take it out"):
+            unmask.Index.build(model_folder, [tmp_path / "rows.jsonl"], out=tmp_path / said)
+    (folder := tmp_path / "texts").mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("the king sees the queen")
+    index = unmask.Index.build(model_folder, [folder], out=tmp_path / "b")
+    assert hits_of(index, "the king")[0]["file"].endswith("caf\\xe9.txt")
+
+
+def test_passages_go_on_whatever_titles_and_prompts_leave(model_folder: Path, tmp_path: Path) -> None:
+    """A title takes half of a passage at most, and the overlap that was asked for is then as long as what is left."""
+    row = {"title": "the king sees the queen " * 9, "text": LONG}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    index = unmask.Index.build(
+        model_folder, [tmp_path / "rows.jsonl"], out=tmp_path / "a", passage_tokens=64, overlap_tokens=31
+    )
+    assert 10 < index.to_dict()["passages"] < 100
+    with pytest.raises(SettingsError, match=r"the prompt before documents takes \d+ of a passage's 16 tokens, and 8 "):
+        unmask.Index.build(
+            model_folder, [LONG], out=tmp_path / "b", passage_tokens=16, document_prompt="the king sees the queen at: "
+        )
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

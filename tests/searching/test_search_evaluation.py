@@ -53,6 +53,14 @@ def test_crops_are_of_held_out_documents_and_out_of_them(crops: Any) -> None:
     assert crop_task(DOCUMENTS, num_queries=20, crop_chars=40, crops=crops, seed=2).queries != task.queries
 
 
+def test_white_space_is_no_query() -> None:
+    gap = ItemDocument("the king " + " " * 500 + "the queen", None, 60, True)
+    task = crop_task([*DOCUMENTS, gap], num_queries=99, crop_chars=40, crops="removed", seed=1)
+    assert all(query.strip() for query in task.queries)
+    assert task.not_asked["documents of which white space was taken out"] == 1
+    assert len(task.queries) == len(task.relevant) == len(task.draws) == len(task.pairs)
+
+
 def test_titles_that_others_have_too_are_not_asked_for() -> None:
     assert title_task(DOCUMENTS, num_queries=9, seed=0) is None, "each stands twice"
     task = title_task(DOCUMENTS[:40], num_queries=100, seed=0)
@@ -205,6 +213,11 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert "judged queries: 2 queries, 4 documents" in repr(unmask.SearchEvaluation(found))
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
     assert one.tasks["judged"]["queries"] == 1
+    assert "one query, so that" in (one.warning or "")
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
+    code, printed, err = main("evaluate-search", model_folder, folder, "--json")
+    assert code == 0, err
+    assert [found["uniformity"] for found in json.loads(printed)["vectors"].values()] == [None]
     assert one.verdict["judged"] == "there is nothing to compare with"
 
 

@@ -58,7 +58,8 @@ def search_index(  # noqa: PLR0913, PLR0917  (options)
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index that is there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make an index of documents, long ones in passages. Memory does not grow with them.
+    """Make an index of documents, long ones in passages. Memory does not grow with them, but for the
+    graph of approximate search.
 
     Example: unmask search index runs/mine/model docs/ --out runs/docs
     """

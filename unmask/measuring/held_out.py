@@ -226,7 +226,8 @@ def unit_of(store: TokenStore) -> str:
 def few_draws(number: int, unit: str) -> str | None:
     """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
     said = few_documents(number)
-    return None if said is None else said.replace(DOCUMENTS, unit).replace("one document", f"one {unit[:-1]}")
+    one = {"queries": "query"}.get(unit, unit.removesuffix("s"))
+    return None if said is None else said.replace(DOCUMENTS, unit).replace("one document", f"one {one}")
 
 
 def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.files import writing
-from unmask.searching.exact_search import Ranking, VectorBlock, search_exactly
+from unmask.searching.exact_search import PostingBlock, Ranking, VectorBlock, joined, search_exactly
 from unmask.searching.index_folder import IndexFiles, StoredIndex
 
 _PASSAGES_A_DOCUMENT = 4  # more are looked for than documents are wanted, since a document may have several
 _LEAST_FOUND = 64
+_MOST_FOUND = 0.125  # of all passages: looking at all takes less time from there on
 
 
 def why_missing() -> str | None:
@@ -33,7 +34,7 @@ def why_missing() -> str | None:
 
 
 def write_neighbours(files: IndexFiles, facts: dict[str, Any]) -> None:
-    """Makes the graph of all blocks.
+    """Makes the graph of all blocks. Meanwhile memory holds it and all vectors in float16.
 
     Raises:
         WriteError: It cannot be written.
@@ -67,15 +68,27 @@ def search_by_graph(stored: StoredIndex, queries_QD: NDArray[np.float32], top_k:
         )
     count = min(stored.num_passages, max(_LEAST_FOUND, _PASSAGES_A_DOCUMENT * top_k))
     found = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
-    rankings = [
-        search_exactly(query_D[None], _found_blocks(stored, np.unique(passages)), top_k)
-        for query_D, passages in zip(queries_QD, found, strict=True)
-    ]
-    return Ranking(*(np.concatenate(parts) for parts in zip(*map(_columns, rankings), strict=True)))
+    return joined(
+        [
+            search_exactly(query_D[None], _enough(graph, stored, query_D, passages, top_k), top_k)
+            for query_D, passages in zip(queries_QD, found, strict=True)
+        ]
+    )
 
 
-def _columns(ranking: Ranking) -> tuple[NDArray[Any], ...]:
-    return ranking.scores_QK, ranking.documents_QK, ranking.passages_QK
+def _enough(
+    graph: Any, stored: StoredIndex, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
+) -> Iterable[VectorBlock | PostingBlock]:
+    """The passages that were found, or more, where they are of fewer documents than are wanted: a long document may
+    have all that are near. At last all passages.
+    """
+    count = len(passages)
+    while len(np.unique(stored.documents[passages])) < top_k:
+        count *= 4
+        if count > stored.num_passages * _MOST_FOUND:
+            return stored.blocks()
+        passages = graph.search(query_D, count).keys.astype(np.int64)
+    return _found_blocks(stored, np.unique(passages))
 
 
 def _found_blocks(stored: StoredIndex, passages: NDArray[np.int64]) -> Iterable[VectorBlock]:

@@ -7,6 +7,7 @@ which is a column of the table, or the first line of a block or a file where tha
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from unmask.settings import validated
 from unmask.text.corpus import Corpus
 from unmask.text.documents import PIECE_CHARS, TextPiece, cut_pieces, read_documents
 from unmask.text.json_rows import Row
-from unmask.text.reading import BadInput
+from unmask.text.reading import BadInput, broken_character
 from unmask.text.settings import CorpusSettings, DocumentUnit
 from unmask.text.sources import Source
 from unmask.text.table_rows import LOOK_ROWS, AskedColumn, rows_of
@@ -127,9 +128,10 @@ class DocumentFiles:
 
     def name_of(self, source: Source) -> str:
         """What a file is called."""
-        if self._within is not None and source.path.is_relative_to(self._within):
-            return str(source.path.relative_to(self._within))
-        return str(source.path)
+        path = source.path
+        if self._within is not None and path.is_relative_to(self._within):
+            path = path.relative_to(self._within)
+        return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are no characters
 
     def _lines(self, source: Source) -> Iterator[tuple[bool, str | int, str | None, int, str]]:
         title, begin = None, 0
@@ -154,6 +156,12 @@ class DocumentFiles:
                 self.skipped[EMPTY] += 1
                 continue
             id_ = count if id_column is None else _id(source, number, row, id_column)
+            for value, name in ((id_, id_column), (title, title_column)):
+                if isinstance(value, str) and (broken := broken_character(value)):
+                    raise CorpusError(
+                        f"{source.path}: row {number} has {broken} in column {name!r}, which is no character; take it "
+                        "out"
+                    )
             begin = 0
             for piece in cut_pieces([TextPiece(count, 0, text)], PIECE_CHARS):
                 yield begin == 0, id_, title, begin, piece.text

@@ -45,11 +45,13 @@ class VectorBlock:
         vectors_PD: float32; may be mapped from a file.
         documents_P: int64: the document that each is of; documents stand in order.
         first: Number of the first passage.
+        known_longest: `longest`, where it was computed before.
     """
 
     vectors_PD: NDArray[np.float32]
     documents_P: NDArray[np.int64]
     first: int
+    known_longest: float | None = None
 
     @property
     def width(self) -> int:
@@ -59,6 +61,8 @@ class VectorBlock:
     @cached_property
     def longest(self) -> float:
         """At least the Euclidean length of each vector; computed once, since it takes as long as a query."""
+        if self.known_longest is not None:
+            return self.known_longest
         squares = np.einsum("pd,pd->p", self.vectors_PD, self.vectors_PD)
         return float(np.sqrt(squares.max())) * 1.001  # more than float32 rounds off
 

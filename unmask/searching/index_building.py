@@ -86,6 +86,8 @@ def build_index(
         _claim(files, encoder, documents, options)
         if files.whole.is_file():
             note(f"{out}: the index is complete already")
+            if options.approximate and not files.neighbours.is_file():
+                _write_graph(files, read_facts(files.whole), True, note)
             files.remove_given()
             return
         note(documents.describe())
@@ -110,6 +112,7 @@ def _claim(files: IndexFiles, encoder: SearchEncoder, documents: DocumentFiles, 
         "files": [documents.name_of(source) for source in documents.sources],
         "reading": {**options.reading, "column": _plain(options.reading["column"])},
         "encoding": asdict(encoder.settings),
+        "precision": encoder.model.precision,
     }
     if files.claimed.is_claimed:
         files.claimed.check_same(read_facts(files.begun), wanted, but_for=_MAY_DIFFER)

@@ -18,7 +18,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -56,6 +56,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _HASH = b"unmask_passages"
+_BEGUN: dict[str, type] = {"model": str, "fingerprint": str, "files": list, "encoding": dict}  # of `search.json`
 
 
 class IndexFiles:
@@ -148,9 +149,15 @@ def _table(passages: Sequence[TextPassage]) -> pa.Table:
     return pa.table([pa.array(values, kind.type) for values, kind in zip(columns, _SCHEMA, strict=True)], _SCHEMA)
 
 
+def _two_sizes(vectors: int, passages: int) -> tuple[int, int]:
+    return int(vectors), int(passages)
+
+
 def damaged(file: Path, error: object) -> DataError:
     """The error that a file of an index cannot be used."""
     reason = " ".join(str(error).split())[:200]
+    if isinstance(error, OSError) and error.errno is not None:  # what is in it was not seen
+        return DataError(f"{file}: cannot be read ({reason})")
     return DataError(f"{file}: damaged ({reason}); make the index anew with --overwrite")
 
 
@@ -183,6 +190,8 @@ class StoredIndex:
         files: Paths.
         begun: What it was begun with, as `search.json` says.
         facts: Counts, as `index.json` says.
+        dimension: Numbers of a vector.
+        num_passages, num_documents: That it holds.
         is_sparse: Whether its vectors are sparse.
 
     Raises:
@@ -203,14 +212,19 @@ class StoredIndex:
         try:
             self.dimension, self.num_passages = int(self.begun["dimension"]), int(self.facts["passages"])
             self.is_sparse = self.begun["encoding"]["pooling"] == SPLADE
-            sizes = [(str(block["name"]), int(block["passages"]), block["bytes"]) for block in self.facts["blocks"]]
-        except (KeyError, TypeError, ValueError) as error:
+            lacking = [f"{name!r}" for name in _BEGUN if not isinstance(self.begun.get(name), _BEGUN[name])]
+            sizes = [(int(block["passages"]), _two_sizes(*block["bytes"])) for block in self.facts["blocks"]]
+            self.num_documents = int(self.facts["documents"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged(self.files.whole, repr(error)) from error
-        self.firsts = np.cumsum([0, *(count for _, count, _ in sizes)])
-        for number, (_, count, wanted) in enumerate(sizes):
+        if lacking:
+            raise damaged(self.files.begun, f"{lacking[0]} is not as it was written")
+        self.firsts = np.cumsum([0, *(count for count, _ in sizes)])
+        self._longest: dict[int, float] = {}
+        for number, (count, wanted) in enumerate(sizes):
             self._check_block(number, count, wanted)
 
-    def _check_block(self, number: int, count: int, wanted: Sequence[int]) -> None:
+    def _check_block(self, number: int, count: int, wanted: tuple[int, int]) -> None:
         for file, size in zip((self.files.vectors(number), self.files.passages(number)), wanted, strict=True):
             if not file.is_file():
                 raise DataError(f"{file}: not there, so the index is not whole; make it anew with --overwrite")
@@ -242,17 +256,18 @@ class StoredIndex:
         except ValueError as error:
             raise damaged(self.files.vectors(block), error) from error
 
-    @cached_property
-    def blocks(self) -> Sequence[Block]:
-        """All vectors, mapped, with the documents that they are of."""
-        found: list[Block] = []
+    def blocks(self) -> Iterator[Block]:
+        """All vectors with the documents that they are of, block by block. Each is mapped while it is looked at: files
+        that are open at once are few.
+        """
         for number, (first, end) in enumerate(pairwise(self.firsts.tolist())):
             documents_P = self.documents[first:end]
             if self.is_sparse:
-                found.append(PostingBlock(self._postings(number, end - first), documents_P, first))
+                yield PostingBlock(self._postings(number, end - first), documents_P, first)
             else:
-                found.append(VectorBlock(self.vectors_of(number), documents_P, first))
-        return found
+                block = VectorBlock(self.vectors_of(number), documents_P, first, self._longest.get(number))
+                yield block
+                self._longest[number] = block.longest
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:

@@ -77,7 +77,7 @@ class ItemSettings:
 
 
 def read_items(paths: Sequence[str | Path], model: Path, asked: ItemSettings) -> ItemsRead:
-    """Reads the documents of a text that are searched; memory grows with these alone.
+    """Reads the documents of a text that are searched; memory grows with these, and by a hash for each other document.
 
     Args:
         paths: Files, folders or patterns.
@@ -268,7 +268,9 @@ def _titles(
 def _titles_in_tables(
     tables: Sequence[Source], asked: str | None, wanted: set[int]
 ) -> tuple[dict[int, str], str | None]:
-    """Titles by the hash of the text that they stand beside, and the column."""
+    """Titles by the hash of the text that they stand beside, and the column. A document that is a stretch of a long
+    row, or that cleaning has changed, has none.
+    """
     found: dict[int, str] = {}
     name = None
     for source in tables:
@@ -281,8 +283,9 @@ def _titles_in_tables(
             title = next(((each, row_title) for each in names if (row_title := value_or_none(row, each))), None)
             if title is not None and isinstance(title[1], str):
                 titles[title[0]] += 1
-                if text is not None and (key := text_hash(text.rstrip("\n"))) in wanted:
-                    found[key] = " ".join(title[1].split())
+                said = " ".join(title[1].split())
+                if said and text is not None and (key := text_hash(text.rstrip("\n"))) in wanted:
+                    found[key] = said
         if titles:
             name = titles.most_common(1)[0][0]
         elif asked is not None:

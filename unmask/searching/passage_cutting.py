@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from unmask.tokenizer.alignment import TokenPlaces
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]
-_PARTS_AT_ONCE = 256
+_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20
 _LONGEST_TITLE = 300  # letters that are put before passages
 
 
@@ -66,8 +65,7 @@ class PassageCutter:
 
     def cut(self, parts: Iterable[DocumentPart]) -> Iterator[TextPassage]:
         """The passages of documents, in order. What the tokenizer makes no token of has one passage all the same."""
-        rest = iter(parts)
-        while some := list(islice(rest, _PARTS_AT_ONCE)):
+        for some in _in_groups(parts):
             titles = [_title_before(part) for part in some]
             places = self.tokenizer.encode_placed([part.text for part in some])[1]
             title_tokens = self.tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(some), int)
@@ -87,8 +85,23 @@ class PassageCutter:
         while tokens.stop - begin > length:
             end = _last_break(breaks, begin + length // 2, begin + length)
             yield begin, end
-            begin = max(begin + 1, _last_break(breaks, begin + 1, end - self.overlap)) if self.overlap else end
+            least = begin + max(1, length // 4)  # so far it goes on in any case
+            begin = _last_break(breaks, least, max(least, end - self.overlap)) if self.overlap else end
         yield begin, tokens.stop
+
+
+def _in_groups(parts: Iterable[DocumentPart]) -> Iterator[list[DocumentPart]]:
+    """Some documents at once, few where they are long: places of tokens take many times the memory of the text."""
+    some: list[DocumentPart] = []
+    num_chars = 0
+    for part in parts:
+        some.append(part)
+        num_chars += len(part.text)
+        if len(some) == _PARTS_AT_ONCE or num_chars >= _CHARS_AT_ONCE:
+            yield some
+            some, num_chars = [], 0
+    if some:
+        yield some
 
 
 def _after_space(text: str, places: TokenPlaces) -> Flags:

@@ -40,6 +40,7 @@ from unmask.values import load_json
 
 Similarity = Literal["cosine", "dot"]
 _SETTINGS, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
+_LEAST_TEXT = 8  # tokens of a passage, special ones included
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _MOST_TOKENS = 512  # of a passage, where nobody asks for more
 _LONGEST_PASSAGE = 1 << 16
@@ -173,6 +174,11 @@ def open_encoder(
     longest = _longest(loaded, asked.passage_tokens, is_sparse=pooling == SPLADE)
     overlap = longest // 8 if asked.overlap_tokens is None else asked.overlap_tokens
     prompt_tokens = len(loaded.tokenizer.encode_prompt(found["document_prompt"]))
+    if longest - prompt_tokens < _LEAST_TEXT:
+        raise SettingsError(
+            f"the prompt before documents takes {prompt_tokens} of a passage's {longest} tokens, and {_LEAST_TEXT} are "
+            "the least that text has; give a shorter --document-prompt, or more --passage-tokens"
+        )
     if not 0 <= overlap <= (longest - prompt_tokens) // 2:
         raise SettingsError(
             f"--overlap-tokens {overlap}: a passage has {longest - prompt_tokens} tokens of text and shares at most "

@@ -361,7 +361,8 @@ def _vectors(search: ModelSearch, tasks: Sequence[SearchTask], seed: int) -> dic
     found: dict[str, Any] = {"alignment": {}, "alignment_interval": {}}
     for task in tasks:
         squares = search.alignments(task)
-        mean = ratio_over_draws(squares, np.ones(len(squares)))
+        of_draw = np.unique(task.draws, return_inverse=True)[1]
+        mean = ratio_over_draws(np.bincount(of_draw, weights=squares), np.bincount(of_draw))
         found["alignment"][task.name] = mean.value
         found["alignment_interval"][task.name] = plain_interval(mean.interval)
     return {**found, **search.spread(tasks[0], seed)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import DataError, ModelError, SettingsError
+from unmask.errors import DataError, ModelError, SettingsError, UnmaskError
 from unmask.folders.layout_names import Pooling
 from unmask.hub import hub_name
 from unmask.notebook import usual_notify
@@ -30,6 +30,7 @@ from unmask.text.settings import DocumentUnit
 from unmask.text.table_rows import AskedColumn
 from unmask.using.loaded_model import Model, Precision
 from unmask.using.sparse_vectors import SparseVectors
+from unmask.values import shown
 
 log = logging.getLogger("unmask")
 
@@ -59,6 +60,8 @@ class Hits(Result):
             if len(self.queries) > 1:
                 yield from [""] * (number > 0)
                 yield Styled(found["query"], "bold underline")
+            if not found["hits"]:
+                yield Styled("    nothing is found: no text shares a token with it", "dim")
             for hit in found["hits"]:
                 yield _head(hit)
                 yield _marked(hit["snippet"], hit["marks"])
@@ -133,7 +136,8 @@ class Index(Readable):
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> Index:
-        """Makes an index of documents. Memory does not grow with them.
+        """Makes an index of documents. Memory does not grow with them, but for the graph of approximate search, of
+        which it holds all while it is made (some 2 bytes a number, and 300 a passage).
 
         Args:
             model: A model, its folder, or its name on the hub.
@@ -151,7 +155,8 @@ class Index(Readable):
             precision, strict: As for `unmask.load`.
             approximate: Whether a graph for approximate search is made, which takes usearch; None: above a million
                 passages, if it is there. Of sparse vectors none is made.
-            resume: Go on with an index that was stopped, or say that it is complete.
+            resume: Go on with an index that was stopped, or say that it is complete (which is not compared with the
+                text again).
             overwrite: Replace the one that is there.
             note: Told what was decided, in lines.
             notify: Told of the progress.
@@ -218,8 +223,12 @@ class Index(Readable):
             DataError: A file of the index is damaged.
         """
         queries = [texts] if isinstance(texts, str) else list(texts)
-        if not queries or not any(isinstance(text, str) and text.strip() for text in queries):
+        for text in queries:
+            if not isinstance(text, str):
+                raise SettingsError(f"a query is a text, and not {shown(text)}")
+        if not queries or not any(text.strip() for text in queries):
             raise SettingsError("the query is empty; say what is looked for")
+        top_k = min(top_k, self._stored.num_documents)
         begin = time.perf_counter()
         vectors_QD = self.encoder.embed_queries(queries)
         has_graph = not exact and self._stored.files.neighbours.is_file()
@@ -243,8 +252,8 @@ class Index(Readable):
 
     def _search_exactly(self, vectors_QD: Vectors, top_k: int) -> Ranking:
         try:
-            return search_exactly(vectors_QD, self._stored.blocks, top_k)
-        except SettingsError:
+            return search_exactly(vectors_QD, self._stored.blocks(), top_k)
+        except UnmaskError:
             raise
         except ValueError as error:
             raise damaged(self._stored.files.blocks, error) from error

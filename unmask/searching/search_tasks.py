@@ -112,12 +112,17 @@ def crop_task(
     for number in chosen:
         text = texts[number]
         begin, end = _crop(text, crop_chars, seed)
-        queries.append(text[begin:end].strip())
+        if not (query := text[begin:end].strip()):
+            not_asked["documents of which white space was taken out"] += 1
+            continue
+        queries.append(query)
         pairs.append((number, begin))
         if crops == "removed":
             texts[number] = f"{text[:begin]} {text[end:]}"
-    relevant = [{number: 1} for number in chosen]
-    draws = np.array([documents[number].draw for number in chosen])
+    if not queries:
+        raise DataError("all crops are white space; give other text, or longer crops (--crop-chars)")
+    relevant = [{number: 1} for number, _ in pairs]
+    draws = np.array([documents[number].draw for number, _ in pairs])
     return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
 
 

@@ -33,8 +33,10 @@ def alignment(first_ND: NDArray[np.float32], second_ND: NDArray[np.float32]) -> 
     return squares
 
 
-def uniformity(vectors_ND: NDArray[np.float32]) -> float:
-    """Over all pairs of two different rows; two rows at the least."""
+def uniformity(vectors_ND: NDArray[np.float32]) -> float | None:
+    """Over all pairs of two different rows; None where there are none."""
+    if len(vectors_ND) < 2:
+        return None
     found = unit(vectors_ND)
     squares = np.maximum(0.0, 2.0 - 2.0 * (found @ found.T))[np.triu_indices(len(found), k=1)]
     return float(np.log(np.mean(np.exp(-2.0 * squares))))

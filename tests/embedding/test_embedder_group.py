@@ -180,4 +180,4 @@ def test_what_is_wrong_is_said_once_and_nothing_is_left(base: Path, corpus: Path
         assert not (tmp_path / name / "settings.json").exists()
     for each in (first, second):
         told = each["forecast"]
-        assert (told["processes"], told["pairs_a_step"], told["steps"]) == (2, 16, STEPS)
+        assert (told["processes"], told["pairs_a_step"], told["steps"]) == (2, 15, STEPS)

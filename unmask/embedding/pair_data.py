@@ -89,10 +89,8 @@ def pair_data(
     if pairs is not None:
         keys = None if texts is None else texts.given
         tokens, all_given = tokens_of_pairs(pairs, tokenizer, tokens, keys=keys, longest=settings.longest, note=note)
-        given, held_given = _split(all_given, texts, settings)
-        if lost := int(
-            (all_given.wrong.length > 0).sum() - sum((g.wrong.length > 0).sum() for g in (given, held_given))
-        ):
+        given, held_given, lost = _split(all_given, texts, settings)
+        if lost:
             note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
         facts["given_pairs"] = len(given)
         with_wrong = int((all_given.wrong.length > 0).sum())
@@ -177,18 +175,22 @@ def _hashes(tokens: Tokens, spans: Spans) -> Ints:
     return content_hashes(tokens.ids, spans.begin, spans.length)
 
 
-def _split(given: GivenPairs, texts: TokenTexts | None, settings: EmbedderSettings) -> tuple[GivenPairs, GivenPairs]:
+def _split(
+    given: GivenPairs, texts: TokenTexts | None, settings: EmbedderSettings
+) -> tuple[GivenPairs, GivenPairs, int]:
     """Pairs to train on and held-out ones: by the document that the second text is a near-duplicate of, else by its
-    hash. Of those to train on, wrong answers that are held-out documents are taken away.
+    hash. Of those to train on, wrong answers that are held-out documents are taken away; so many.
     """
     held = (mix(given.key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
     if texts is None:
-        return (given, NO_PAIRS) if held.sum() < 2 or (~held).sum() < 2 else (given.chosen(~held), given.chosen(held))
+        if held.sum() < 2 or (~held).sum() < 2:
+            return given, NO_PAIRS, 0
+        return given.chosen(~held), given.chosen(held), 0
     held_keys = texts.cluster[texts.held == 1]
     held = np.isin(given.key, held_keys) | (held & ~np.isin(given.key, texts.cluster))
-    length = np.where(~held & np.isin(given.wrong_key, held_keys), 0, given.wrong.length)
-    given = replace(given, wrong=Spans(given.wrong.begin, length))
-    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else NO_PAIRS
+    is_lost = ~held & np.isin(given.wrong_key, held_keys) & (given.wrong.length > 0)
+    given = replace(given, wrong=Spans(given.wrong.begin, np.where(is_lost, 0, given.wrong.length)))
+    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else NO_PAIRS, int(is_lost.sum())
 
 
 def _held_pairs(

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from unmask.searching.document_reading import DocumentPart
 from unmask.searching.search_encoder import EncodingSettings
+from unmask.text.text_file import in_groups
 from unmask.tokenizer.alignment import TokenPlaces
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]
-_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20
+_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # places of tokens take many times the memory of the text
 _LONGEST_TITLE = 300  # letters that are put before passages
 
 
@@ -65,7 +66,7 @@ class PassageCutter:
 
     def cut(self, parts: Iterable[DocumentPart]) -> Iterator[TextPassage]:
         """The passages of documents, in order. What the tokenizer makes no token of has one passage all the same."""
-        for some in _in_groups(parts):
+        for some in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
             titles = [_title_before(part) for part in some]
             places = self.tokenizer.encode_placed([part.text for part in some])[1]
             title_tokens = self.tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(some), int)
@@ -88,20 +89,6 @@ class PassageCutter:
             least = begin + max(1, length // 4)  # so far it goes on in any case
             begin = _last_break(breaks, least, max(least, end - self.overlap)) if self.overlap else end
         yield begin, tokens.stop
-
-
-def _in_groups(parts: Iterable[DocumentPart]) -> Iterator[list[DocumentPart]]:
-    """Some documents at once, few where they are long: places of tokens take many times the memory of the text."""
-    some: list[DocumentPart] = []
-    num_chars = 0
-    for part in parts:
-        some.append(part)
-        num_chars += len(part.text)
-        if len(some) == _PARTS_AT_ONCE or num_chars >= _CHARS_AT_ONCE:
-            yield some
-            some, num_chars = [], 0
-    if some:
-        yield some
 
 
 def _after_space(text: str, places: TokenPlaces) -> Flags:

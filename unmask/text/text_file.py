@@ -7,12 +7,12 @@ without text, which are counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from unmask.errors import CorpusError
 from unmask.text.documents import read_parts
@@ -37,6 +37,37 @@ class NamedText:
 
     id: str | int
     text: str
+
+
+class HasText(Protocol):
+    """Something with a text."""
+
+    @property
+    def text(self) -> str:
+        """The text."""
+
+
+Item = TypeVar("Item", bound=HasText)
+
+
+def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
+    """Items one behind the other in groups that fit into memory: so many, or fewer, where their texts are long.
+
+    Args:
+        items: In any number.
+        most: Of a group.
+        most_chars: Of its texts; the last one may go beyond that.
+    """
+    group: list[Item] = []
+    num_chars = 0
+    for item in items:
+        group.append(item)
+        num_chars += len(item.text)
+        if len(group) == most or num_chars >= most_chars:
+            yield group
+            group, num_chars = [], 0
+    if group:
+        yield group
 
 
 class TextFile:

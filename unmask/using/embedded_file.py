@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from unmask.staged import staged_file
 from unmask.text.pipes import readable
 from unmask.text.sources import TextColumn
 from unmask.text.table_rows import AskedColumn
-from unmask.text.text_file import NamedText, TextFile
+from unmask.text.text_file import NamedText, TextFile, in_groups
 from unmask.training.hardware import choose_device, keep_freed_memory
 from unmask.using.embedding import Embedded, EmbedSettings, LongTexts, embed_texts
 from unmask.using.loaded_model import Model, Precision, load
@@ -29,7 +29,7 @@ from unmask.using.sparse_embedding import sparse_texts
 from unmask.using.vector_files import TAKES_SPARSE, Writing, check_out
 
 log = logging.getLogger("unmask")
-PART_TEXTS = 8192
+PART_TEXTS = 8192  # at once: they fit into memory, and are enough to be packed well
 PART_CHARS = 1 << 22
 
 
@@ -242,7 +242,8 @@ def embed_file(how: TextEmbedding, file: TextFile, out: Path, *, count: Callable
     """
     num_texts = num_tokens = num_long = 0
     with Writing(out, how.dimension) as writer:
-        for part in parts(file.read() if writer.keeps_ids else _without_gaps(file)):
+        texts = file.read() if writer.keeps_ids else _without_gaps(file)
+        for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
             names = [f"{file.source.path}: text {text.id!r}" for text in part]
             done = how.embed([text.text for text in part], names=names)
             try:
@@ -266,17 +267,3 @@ def _without_gaps(file: TextFile) -> Iterator[NamedText]:
                 "take the empty ones out"
             )
         yield text
-
-
-def parts(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:
-    """Groups of texts that fit into memory and are enough to be packed well."""
-    part: list[NamedText] = []
-    num_chars = 0
-    for text in texts:
-        part.append(text)
-        num_chars += len(text.text)
-        if len(part) >= PART_TEXTS or num_chars >= PART_CHARS:
-            yield part
-            part, num_chars = [], 0
-    if part:
-        yield part

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import DataError
 from unmask.files import writing
-from unmask.searching.exact_search import PostingBlock, Ranking, VectorBlock, joined, search_exactly
+from unmask.searching.exact_search import Block, Ranking, VectorBlock, joined, search_exactly
 from unmask.searching.index_folder import IndexFiles, StoredIndex
 
 _PASSAGES_A_DOCUMENT = 4  # more are looked for than documents are wanted, since a document may have several
@@ -78,7 +78,7 @@ def search_by_graph(stored: StoredIndex, queries_QD: NDArray[np.float32], top_k:
 
 def _enough(
     graph: Any, stored: StoredIndex, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
-) -> Iterable[VectorBlock | PostingBlock]:
+) -> Iterable[Block]:
     """The passages that were found, or more, where they are of fewer documents than are wanted: a long document may
     have all that are near. At last all passages.
     """

@@ -40,7 +40,7 @@ from unmask.values import load_json
 
 Similarity = Literal["cosine", "dot"]
 _SETTINGS, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
-_LEAST_TEXT = 8  # tokens of a passage, special ones included
+_LEAST_TEXT = 8  # tokens of a passage, without special ones and the prompt
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _MOST_TOKENS = 512  # of a passage, where nobody asks for more
 _LONGEST_PASSAGE = 1 << 16
@@ -200,7 +200,7 @@ def _longest(model: Model, asked: int | None, *, is_sparse: bool) -> int:
     """Tokens of a passage, special ones included."""
     network = model.predictor if is_sparse else model.embedder
     takes = network.config.max_position_embeddings
-    least = len(model.tokenizer.special.around) + 8
+    least = len(model.tokenizer.special.around) + _LEAST_TEXT
     if asked is not None:
         if not least <= asked <= _LONGEST_PASSAGE:
             raise SettingsError(f"--passage-tokens {asked}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens")

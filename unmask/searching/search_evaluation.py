@@ -318,15 +318,19 @@ def _means(
     figures: dict[str, NDArray[np.float64]], draws: NDArray[np.int64], confidence: float | None
 ) -> dict[str, Any]:
     """Means over queries and their intervals: of shares at 95 %, of differences at a confidence of their own."""
-    of_draw = np.unique(draws, return_inverse=True)[1]
-    counts = np.bincount(of_draw)
     found: dict[str, Any] = {}
     for name, values in figures.items():
-        mean = ratio_over_draws(np.bincount(of_draw, weights=values), counts)
+        mean = _mean_over_draws(values, draws)
         found[name] = mean.value
         interval = mean.share_interval if confidence is None else _interval(mean, confidence)
         found[f"{name}_interval"] = plain_interval(interval)
     return found
+
+
+def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) -> Uncertain:
+    """The mean over queries, of which those of one document are one draw."""
+    of_draw = np.unique(draws_Q, return_inverse=True)[1]
+    return ratio_over_draws(np.bincount(of_draw, weights=values_Q), np.bincount(of_draw))
 
 
 def _interval(found: Uncertain, confidence: float) -> tuple[float, float] | None:
@@ -360,9 +364,7 @@ def _vectors(search: ModelSearch, tasks: Sequence[SearchTask], seed: int) -> dic
     """What the vectors of a model are like."""
     found: dict[str, Any] = {"alignment": {}, "alignment_interval": {}}
     for task in tasks:
-        squares = search.alignments(task)
-        of_draw = np.unique(task.draws, return_inverse=True)[1]
-        mean = ratio_over_draws(np.bincount(of_draw, weights=squares), np.bincount(of_draw))
+        mean = _mean_over_draws(search.alignments(task), task.draws)
         found["alignment"][task.name] = mean.value
         found["alignment_interval"][task.name] = plain_interval(mean.interval)
     return {**found, **search.spread(tasks[0], seed)}

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.hashing import GOLDEN
 from unmask.masking.masker import MaskedRows
 from unmask.network.encoder import MaskedLM
 from unmask.network.heads import ContrastHead
@@ -35,7 +36,6 @@ CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
 # By which rows tell, at the first position of each segment, what text it is.
 PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
-_ODD = 0x1E3779B97F4A7C15  # a factor with bits all over
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class PairedTexts:
 
 def _both(one: Tensor, other: Tensor) -> Tensor:
     """A number for two hashes, which are not to be exchanged."""
-    return one * _ODD + other
+    return one * GOLDEN + other
 
 
 def contrast_losses(
